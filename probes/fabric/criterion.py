@@ -23,8 +23,8 @@ WRONG_ELEMENTS = wrong_data(
     failing="collectives return wrong data{on}: {value}",
 )
 UNREACHABLE_PAIRS = none_of(
-    "unreachable_pairs", "pairs", "every rank must reach every other rank",
-    failing="ranks cannot connect to each other: {value}",
+    "unreachable_pairs", "pairs", "every node must reach every other node by TCP on the fabric",
+    failing="nodes cannot connect to each other on the fabric: {value}",
 )
 DUPLICATE_ADDRESSES = none_of(
     "duplicate_addresses", "addresses",
@@ -32,7 +32,7 @@ DUPLICATE_ADDRESSES = none_of(
     failing="two machines have the same address: {value}",
 )
 PAIRS_BELOW_MTU = none_of(
-    "pairs_below_mtu", "pairs", "full-size packets must pass; if not, NCCL hangs at its start",
+    "pairs_below_mtu", "pairs", "packets as large as the MTU must pass between nodes; otherwise NCCL hangs at its start",
     when=IP_FABRIC, failing="full-size packets do not pass between nodes: {value}",
 )
 MTU_MISMATCHES = none_of(
@@ -51,7 +51,8 @@ BUSBW = Check(
 )
 RANK_CV = default_check(
     "rank_cv", "ratio",
-    "ranks of one ring end each call together; one wrong HCA caused 29.8 % in a published case",
+    "the ranks of one ring need about the same time for a call; in a published case, one wrong HCA made "
+    "them differ by 29.8 %",
     high=0.1, marginal_high=0.05, failing="ranks of one all-reduce differ in speed by {value}",
 )
 ALL_GATHER_AGAINST_ALL_REDUCE = default_check(

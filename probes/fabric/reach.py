@@ -177,7 +177,7 @@ class FabricNodes:
         if self.chosen.note:
             return None, self.chosen.note
         if any(name not in mtu for name in self.names if name not in self.chosen.dead):
-            return None, "the MTU of the interface is not known on every node"
+            return None, "the MTU of the fabric's interface could not be read on every node"
         small = dict.fromkeys(self.names, SMALL_BYTES)
         full = {name: mtu.get(name, SMALL_BYTES) + extra_bytes for name in self.names}
         # Each pair is tested at the smaller of its two MTUs: one odd node must not hide others.
