@@ -308,8 +308,8 @@ def describe_forced_run(run: SweepResult) -> str:
     }
     transports = ", ".join(sorted(set(run.library.transports.values()))) or run.library.problem
     return (
-        f"byte counters show {join_names(sorted(used)) or 'no device'}, {run.library.source} reported "
-        f"{transports}; {quantity(run.plateau['busbw'], 'GB/s')}"
+        f"byte counters show {join_names(sorted(used)) or 'no device'}, {run.library.source} "
+        f"reported {transports}; {quantity(run.plateau['busbw'], 'GB/s')}"
     )
 
 

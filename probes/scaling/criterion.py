@@ -44,11 +44,12 @@ NON_FINITE = wrong_data(
 )
 DISAGREEMENTS = wrong_data(
     "disagreements", "steps",
-    "ranks must train the same model; otherwise their speed proves nothing",
-    failing="ranks trained different models: {value}",
+    "in each step all ranks must have the same loss and gradient norm, and each sample is used once; "
+    "otherwise they do not train one model, and their speed proves nothing",
+    failing="ranks have different losses, gradients or samples in {value}",
 )
 RESIDUAL = fixed_check(
-    "residual", "ratio", "the terms must add up to the step time that they explain", high=1e-06,
+    "residual", "ratio", "the parts of a step must add up to its time", high=1e-06,
     no_control="it checks seatrial's own sums, not the cluster",
     failing="the parts of a step do not add up to its time: {value} is missing",
 )

@@ -133,7 +133,10 @@ def base_doubt(base: Rung, other_runs: Sequence[float]) -> str:
         )
     excess = base.seconds / lower_half_mean(predict.step_seconds(base.judged_steps)) - 1
     if excess > TOLERANCE:
-        return f"one node was disturbed: its mean step is {percent(excess)} above its faster half"
+        return (
+            f"the run on one node was disturbed: its mean step is {percent(excess)} above its "
+            "faster half"
+        )
     return ""
 
 
@@ -228,7 +231,7 @@ class Ladder:
         """Predict the efficiency on more nodes. Raises ValueError if too little is known."""
         top = self.rungs[-1]
         if not self.fits:
-            raise ValueError("a prediction needs collectives, and none were timed on this ladder")
+            raise ValueError("a prediction needs the times of collectives, and this run timed none")
         model = predict.communication_model(
             self.calls, self.fits, len(top.steps), len(top.steps) // top.count
         )
