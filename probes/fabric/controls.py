@@ -152,7 +152,8 @@ def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> N
         return slowest[0] == lossiest[0] == victim
 
     fault = (
-        f"{victim} sends {bad.delay_s:.2g} s late, and reports {percent(RESENT_SHARE)} as resent"
+        f"{victim} sends {bad.delay_s:.2g} s late, and reports {percent(RESENT_SHARE)} of its "
+        "packets as resent"
     )
     without = () if len(rail.ports) > 2 else (check.SLOWEST_PAIR,)
     plant_on_ranks(rig.measure, check.BAD_SENDER, fault, judge_fault, without)

@@ -57,12 +57,12 @@ RANK_CV = default_check(
 )
 ALL_GATHER_AGAINST_ALL_REDUCE = default_check(
     "all_gather_against_all_reduce", "ratio",
-    "busbw counts only the bytes that a ring moves, so it should be close to the all-reduce's", low=0.6,
+    "on a healthy fabric, the bus bandwidth of all-gather is close to that of all-reduce", low=0.6,
     marginal_low=0.75, failing="all-gather reaches only {value} of the all-reduce's busbw",
 )
 REDUCE_SCATTER_AGAINST_ALL_REDUCE = default_check(
     "reduce_scatter_against_all_reduce", "ratio",
-    "busbw counts only the bytes that a ring moves, so it should be close to the all-reduce's", low=0.6,
+    "on a healthy fabric, the bus bandwidth of reduce-scatter is close to that of all-reduce", low=0.6,
     marginal_low=0.75, failing="reduce-scatter reaches only {value} of the all-reduce's busbw",
 )
 ALLTOALL_AGAINST_ALL_REDUCE = default_check(
@@ -115,8 +115,8 @@ AGREEING_SOURCES = fixed_check(
 )
 FABRIC_SHARE = fixed_check(
     "fabric_share", "ratio",
-    "bytes counted on the fabric, of those that a ring all-reduce must send: 2(n-1)/n x S per node "
-    "for S bytes on n nodes; headers add 5 % at MTU 1500", low=0.97, high=1.12, depends=("management", "management_gbps",),
+    "the fabric must carry the bytes of a ring all-reduce: 2(n-1)/n x S from each of n nodes for S bytes; "
+    "headers add 5 % at MTU 1500", low=0.97, high=1.12, depends=("management", "management_gbps",),
     failing="{value} of the gradient bytes use the fabric{on}",
 )
 SHARE_ON_OTHER_NETWORKS = fixed_check(

@@ -59,7 +59,7 @@ def check_rungs(rungs: Sequence[Rung], base_repeats: Sequence[Rung] = ()) -> Non
         raise ValueError(f"expected rungs with rising node counts from 1, found {found}")
     for rung in rungs:
         if strange := sorted({*rung.nodes} - {*rungs[0].nodes}):
-            found = f"{', '.join(strange)} on the rung of {rung.count}"
+            found = f"{', '.join(strange)} in the run on {rung.count}"
             raise ValueError(f"expected nodes that ran alone too, found {found}")
     for rung in base_repeats:
         if rung.count != 1 or {*rung.nodes} != {*rungs[0].nodes}:
