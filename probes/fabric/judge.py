@@ -77,7 +77,9 @@ def judge_speed(run: SweepResult, measure: Recorder) -> None:
     table = format_table(run.rows, ALL_REDUCE)
     document = results_document(run.rows, ALL_REDUCE, run.ranks)
     measure.keep("all-reduce.txt", table, caption=f"all-reduce sweep; {model}")
-    measure.keep("all-reduce.json", document, caption="the same in the format of nccl-tests")
+    measure.keep(
+        "all-reduce.json", document, caption="all-reduce sweep in the format of nccl-tests"
+    )
     measure.covered(
         f"all-reduce over {run.ranks} ranks ({run.backend}) on {nodes} "
         f"up to {size_text(run.rows[-1]['size'])}" + (f"; {run.note}" if run.note else "")
@@ -114,7 +116,7 @@ def judge_data(run: SweepResult, other_ops: dict[str, Rows], measure: Recorder) 
     judge_elements(rows, measure)
     for name, result in other_ops.items():
         table = format_table(result, OPERATIONS[name])
-        measure.keep(f"{name}.txt", table, caption=f"{name}: values checked")
+        measure.keep(f"{name}.txt", table, caption=f"{name}: times; every value was checked")
     measure.covered(f"five more collectives, their values checked, at {size_text(CHECK_SIZE)}")
     return [row for row in rows if row["wrong"]]
 

@@ -262,7 +262,12 @@ def judge_reach(
         measure.covered("duplicate addresses were not tested: no node has a readable /proc/net/arp")
     if reach.has_ip:
         odd_mtu = len(find_odd_mtu(reach)) if reach.mtu else None
-        measure(check.MTU_MISMATCHES, odd_mtu, on=on, note=reach.note or "no MTU is known")
+        measure(
+            check.MTU_MISMATCHES,
+            odd_mtu,
+            on=on,
+            note=reach.note or "the MTU of no node could be read",
+        )
         narrow = None if reach.narrow is None else len(reach.narrow)
         measure(check.PAIRS_BELOW_MTU, narrow, on=on, note=reach.note or "-")
     else:

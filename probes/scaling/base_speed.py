@@ -303,7 +303,7 @@ def control_slow_save(rig: LadderRig, count: int, plan: SavePlan, usual: Checkpo
     culprit, delay = len(usual.write_s) // 2, max(MIN_DELAY_S, 2 * max(usual.write_s))
     stall = f"upload:rank={culprit}:seconds={delay}"
     config = save_config(plan, "late", steps=1, save_every=ladder.WARM_UP_STEPS + 1, stall=stall)
-    trial, located, observed = None, False, "one rank"
+    trial, located, observed = None, False, "the job has only one rank"
     if len(usual.write_s) > 1:
         try:
             rung = run_rung(rig.gang, rig.node_names, count, config, timeout=TIMEOUT_S)

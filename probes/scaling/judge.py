@@ -317,7 +317,7 @@ def control_planted_delay(
     planted = dataclasses.replace(config, steps=3, stall=f"data:rank={culprit}:seconds={delay}")
     fault = f"rank {culprit} waits {delay:.2g} s for its data in every step"
     if rung.count == 1:
-        rig.measure.control(check.PLANTED_DELAY, fault, None, saw="one node")
+        rig.measure.control(check.PLANTED_DELAY, fault, None, saw="the test ran on only one node")
         return
     try:
         late = run_rung(rig.gang, rig.node_names, rung.count, planted)
