@@ -175,7 +175,7 @@ def test_what_one_rung_did_wrong_is_told_of_it_alone(tmp_path: Path) -> None:
         assert {on: one.value for on, one in seen.items()} == {"1 node": 0, "2 nodes": value}
         assert seen["2 nodes"].verdict is Verdict.FAIL
     codes = {one.code: one.statement for one in load(run).results[0].findings}
-    assert codes["SCALE-RANKS-DISAGREE"] == "at 2 nodes in step 3: apart"
+    assert codes["SCALE-RANKS-DISAGREE"] == "at 2 nodes, in step 3: apart"
     assert codes["SCALE-NAN"].startswith("at 2 nodes, 3 losses")
 
 
@@ -271,7 +271,7 @@ def test_report_tells_what_made_a_run_wrong(tmp_path: Path) -> None:
     for words in (
         "SCALE-RUNG-FAILED 2 nodes: rank 1 died",
         "SCALE-NAN at 4 nodes, 3 losses (ranks x steps) were NaN or infinite",
-        "SCALE-RANKS-DISAGREE at 4 nodes in step 3: apart",
+        "SCALE-RANKS-DISAGREE at 4 nodes, in step 3: apart",
     ):
         assert output.count(words) == 1
 
