@@ -43,6 +43,7 @@ RANKS = {verdict: rank for rank, verdict in enumerate(Verdict)}
 # Words of a measure's name that are written otherwise.
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")  # written with a hyphen
 WRITTEN = {"alltoall": "all-to-all", "d2h": "device-to-host", "h2d": "host-to-device"}
+WRITTEN |= {"disagreements": "disagreements between ranks"}
 WRITTEN |= dict.fromkeys(("gbs", "tflops"), "rate")
 WRITTEN |= {word.lower(): word for word in (
     "CPUs", "CV", "ECC", "ETTR", "FP8", "GEMM", "GPU", "GPUs", "HBM", "MFU", "MTU", "NCCL",

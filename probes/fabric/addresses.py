@@ -218,7 +218,7 @@ def _agreed_ports(
         if not port:
             dead[node] = f"has no interface {fabric}"
         elif not port["address"] or port["state"] == "down":
-            dead[node] = f"{fabric} is {port['state']}, address {port['address'] or 'none'}"
+            dead[node] = f"{fabric} is {port['state']} and has {port['address'] or 'no address'}"
     ports = {node: found.get(fabric) for node, found in interfaces.items()}
     return FabricPorts(dict.fromkeys(interfaces, fabric), ports, dead)
 

@@ -152,7 +152,8 @@ def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> N
         return slowest[0] == lossiest[0] == victim
 
     fault = (
-        f"{victim} sends {bad.delay_s:.2g} s late, and reports {percent(RESENT_SHARE)} as resent"
+        f"{victim} sends {bad.delay_s:.2g} s late, and reports {percent(RESENT_SHARE)} of its "
+        "packets as resent"
     )
     without = () if len(rail.ports) > 2 else (check.SLOWEST_PAIR,)
     plant_on_ranks(rig.measure, check.BAD_SENDER, fault, judge_fault, without)
@@ -179,7 +180,7 @@ def control_off_fabric(rig: FabricRig, normal: SweepResult | None, logs: RankLog
     management, cluster, terms = rig.terms.management, logs.cluster, rig.terms
     fault = f"all-reduce is forced onto {management or 'sockets'}"
     if not management and not (cluster.on_gpu and terms.fabric == "rdma"):
-        message = "the contract names no other interface: set [cluster] management"
+        message = "the contract names no interface outside the fabric: set [cluster] management"
         rig.measure.control(check.WRONG_NETWORK, fault, None, saw=message)
         return
     try:
@@ -281,14 +282,14 @@ def forced_run_is_slower(
         return None, "there is no normal run to compare with"
     port_gbytes = 0.0 if terms.fabric == "rdma" else read_management_rate(terms, facts)
     if port_gbytes is None:
-        message = "its speed is unknown: set management_gbps in the contract. Until then, "
-        return None, f"{message}bandwidth is not compared"
+        message = f"the speed of {terms.management} is unknown, so the bandwidth was not compared"
+        return None, f"{message}: set management_gbps in the contract"
     straight = next((row["busbw"] for row in normal.rows if row["size"] == CHECK_SIZE), None)
     if straight is None:
         return False, f"the normal run has no result for {CHECK_SIZE} bytes"
     message = f"normal run {quantity(straight, 'GB/s')}"
     if port_gbytes >= SLOWER_RATIO * straight:
-        return None, f"{message}, which {terms.management} may carry too: bandwidth is not compared"
+        return None, f"{message}, which {terms.management} may reach too: bandwidth is not compared"
     return run.plateau["busbw"] < SLOWER_RATIO * straight, message
 
 
@@ -308,8 +309,8 @@ def describe_forced_run(run: SweepResult) -> str:
     }
     transports = ", ".join(sorted(set(run.library.transports.values()))) or run.library.problem
     return (
-        f"bytes on {join_names(sorted(used)) or 'no device'}, {run.library.source}: {transports}, "
-        f"{quantity(run.plateau['busbw'], 'GB/s')}"
+        f"byte counters show {join_names(sorted(used)) or 'no device'}, {run.library.source} "
+        f"reported {transports}; {quantity(run.plateau['busbw'], 'GB/s')}"
     )
 
 

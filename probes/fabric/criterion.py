@@ -23,8 +23,8 @@ WRONG_ELEMENTS = wrong_data(
     failing="collectives return wrong data{on}: {value}",
 )
 UNREACHABLE_PAIRS = none_of(
-    "unreachable_pairs", "pairs", "every rank must reach every other rank",
-    failing="ranks cannot connect to each other: {value}",
+    "unreachable_pairs", "pairs", "every node must reach every other node by TCP on the fabric",
+    failing="nodes cannot connect to each other on the fabric: {value}",
 )
 DUPLICATE_ADDRESSES = none_of(
     "duplicate_addresses", "addresses",
@@ -32,7 +32,7 @@ DUPLICATE_ADDRESSES = none_of(
     failing="two machines have the same address: {value}",
 )
 PAIRS_BELOW_MTU = none_of(
-    "pairs_below_mtu", "pairs", "full-size packets must pass; if not, NCCL hangs at its start",
+    "pairs_below_mtu", "pairs", "packets as large as the MTU must pass between nodes; otherwise NCCL hangs at its start",
     when=IP_FABRIC, failing="full-size packets do not pass between nodes: {value}",
 )
 MTU_MISMATCHES = none_of(
@@ -51,17 +51,18 @@ BUSBW = Check(
 )
 RANK_CV = default_check(
     "rank_cv", "ratio",
-    "ranks of one ring end each call together; one wrong HCA caused 29.8 % in a published case",
+    "the ranks of one ring need about the same time for a call; in a published case, one wrong HCA made "
+    "them differ by 29.8 %",
     high=0.1, marginal_high=0.05, failing="ranks of one all-reduce differ in speed by {value}",
 )
 ALL_GATHER_AGAINST_ALL_REDUCE = default_check(
     "all_gather_against_all_reduce", "ratio",
-    "busbw counts only the bytes that a ring moves, so it should be close to the all-reduce's", low=0.6,
+    "on a healthy fabric, the bus bandwidth of all-gather is close to that of all-reduce", low=0.6,
     marginal_low=0.75, failing="all-gather reaches only {value} of the all-reduce's busbw",
 )
 REDUCE_SCATTER_AGAINST_ALL_REDUCE = default_check(
     "reduce_scatter_against_all_reduce", "ratio",
-    "busbw counts only the bytes that a ring moves, so it should be close to the all-reduce's", low=0.6,
+    "on a healthy fabric, the bus bandwidth of reduce-scatter is close to that of all-reduce", low=0.6,
     marginal_low=0.75, failing="reduce-scatter reaches only {value} of the all-reduce's busbw",
 )
 ALLTOALL_AGAINST_ALL_REDUCE = default_check(
@@ -114,8 +115,8 @@ AGREEING_SOURCES = fixed_check(
 )
 FABRIC_SHARE = fixed_check(
     "fabric_share", "ratio",
-    "bytes counted on the fabric, of those that a ring all-reduce must send: 2(n-1)/n x S per node "
-    "for S bytes on n nodes; headers add 5 % at MTU 1500", low=0.97, high=1.12, depends=("management", "management_gbps",),
+    "the fabric must carry the bytes of a ring all-reduce: 2(n-1)/n x S from each of n nodes for S bytes; "
+    "headers add 5 % at MTU 1500", low=0.97, high=1.12, depends=("management", "management_gbps",),
     failing="{value} of the gradient bytes use the fabric{on}",
 )
 SHARE_ON_OTHER_NETWORKS = fixed_check(

@@ -24,7 +24,10 @@ def find_silent_ranks(silent: list[int], rank_nodes: list[str], error: str) -> l
     if not silent:
         return []
     places = ", ".join(f"rank {rank} on {rank_nodes[rank]}" for rank in silent)
-    message = f"{places}: the process does not answer, and the others wait for it ({error})"
+    message = (
+        f"{places}: the process does not answer at all (it hangs, is stopped or has ended), and "
+        f"the other ranks wait for it. The test ended in: {error}"
+    )
     names = {"rank": silent[0]}
     ends = _ranks_and_nodes(silent, rank_nodes)
     return [finding("INIT-MISSING-RANK", message, ends, names=names)]
@@ -70,7 +73,7 @@ def wrong_data(rows: Rows, rank_nodes: list[str]) -> list[Finding]:
     )
     message += f"; {more} more ranks" if more > 0 else ""
     if len({*rank_nodes} - {rank_nodes[rank] for rank in ranks}) == 0:
-        message += ". The source is unknown: all nodes received it"
+        message += ". All nodes received wrong data, so the node that made it is not known"
         return [finding("FAB-WRONG-DATA", message)]
     ends = _ranks_and_nodes(named, rank_nodes)
     return [finding("FAB-WRONG-DATA", message, ends, names={"rank": named[0]})]
@@ -151,11 +154,11 @@ def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list
     blamed = {*map(node_of, slow)}
     findings = []
     for node in (node for node in result.nodes if node not in blamed):
-        message = f"every group with {node} is slow, and pairwise tests of {node} are normal"
+        message = f"every group of nodes with {node} is slow, though every pair with {node} is fast"
         findings.append(finding("FAB-SLOW-GROUP", message, [node]))
     for group in result.groups:
         if blamed.isdisjoint(group):
-            message = f"{', '.join(group)} are slow together, and normal in other groups"
+            message = f"{', '.join(group)} are slow in one group together, and fast in other groups"
             findings.append(finding("FAB-SLOW-GROUP", message, group))
     wrong = {node: count for node, count in result.wrong.items() if count}
     if wrong:
@@ -235,8 +238,9 @@ def find_slow_ports(
 
 def find_shared_rails(at_once: FaultSearchResult, pairs: PairSearch) -> Finding:
     """Report that all rails are slow when they send at once: nodes share what feeds them."""
-    message = f"{len(pairs.rails)} rails send at once: {quantity(at_once.typical, 'GB/s')}"
-    message += f" each. One rail alone: {quantity(pairs.speed.typical, 'GB/s')}"
+    message = f"{len(pairs.rails)} rails of each node send at once and reach "
+    message += f"{quantity(at_once.typical, 'GB/s')} each. "
+    message += f"One rail alone: {quantity(pairs.speed.typical, 'GB/s')}"
     nodes = [*map(node_of, pairs.rails[0].ports)]
     return finding("FAB-RAILS-SHARED", message, nodes)
 

@@ -98,14 +98,16 @@ def ranks_behind_finding(
     majority = next(state for rank, state in states.items() if rank not in late)
     places = {labels[rank]: describe_location(states[rank]) for rank in late[:MAX_NAMES]}
     message = ", ".join(f"{label} is in {place}" for label, place in places.items())
-    message = f"the other ranks wait in {describe_location(majority)}, but {message} ({error})"
+    others = f"the other ranks wait in {describe_location(majority)}"
+    message = f"{others}, but {message}. The test ended in: {error}"
     return [finding("INIT-HANG", message, list(places))]
 
 
 def describe_location(state: RankState) -> str:
-    """Describe where a rank is: `all_reduce, its collective 3`."""
-    begun = f"its collective {state['begun']}" if state["begun"] else "before its first collective"
-    return f"{state['at'] or 'no function of the test'}, {begun}"
+    """Describe where a rank is: "`all_reduce` (its collective number 3)"."""
+    begun = f"its collective number {state['begun']}" if state["begun"] else "no collective yet"
+    at = f"`{state['at']}`" if state["at"] else "no function of the test"
+    return f"{at} ({begun})"
 
 
 def find_ranks_behind(states: dict[int, RankState]) -> list[int]:

@@ -77,7 +77,9 @@ def judge_speed(run: SweepResult, measure: Recorder) -> None:
     table = format_table(run.rows, ALL_REDUCE)
     document = results_document(run.rows, ALL_REDUCE, run.ranks)
     measure.keep("all-reduce.txt", table, caption=f"all-reduce sweep; {model}")
-    measure.keep("all-reduce.json", document, caption="the same in the format of nccl-tests")
+    measure.keep(
+        "all-reduce.json", document, caption="all-reduce sweep in the format of nccl-tests"
+    )
     measure.covered(
         f"all-reduce over {run.ranks} ranks ({run.backend}) on {nodes} "
         f"up to {size_text(run.rows[-1]['size'])}" + (f"; {run.note}" if run.note else "")
@@ -114,8 +116,8 @@ def judge_data(run: SweepResult, other_ops: dict[str, Rows], measure: Recorder) 
     judge_elements(rows, measure)
     for name, result in other_ops.items():
         table = format_table(result, OPERATIONS[name])
-        measure.keep(f"{name}.txt", table, caption=f"{name}: values checked")
-    measure.covered(f"five more collectives at {size_text(CHECK_SIZE)}")
+        measure.keep(f"{name}.txt", table, caption=f"{name}: times; every value was checked")
+    measure.covered(f"five more collectives, their values checked, at {size_text(CHECK_SIZE)}")
     return [row for row in rows if row["wrong"]]
 
 
@@ -137,7 +139,7 @@ def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> 
     for node in run.sent:
         for name, share in shares.items():
             value = share(node, fabric) if fabric else None
-            note = run.unread if fabric else "no fabric was agreed or derived"
+            note = run.unread if fabric else "the contract has no fabric, and seatrial found none"
             measure(name, value, on=node, note=note if value is None else "")
     if fabric:
         here, elsewhere = ([share(node, fabric) for node in run.sent] for share in shares.values())
@@ -219,7 +221,7 @@ def judge_pairs(
         reason = "ranks of a node share ports, or the number of ports is unknown"
         measure.covered(f"all rails at once were not tested: {reason}")
     if several and (more := len(run.rank_nodes) - sum(len(rail.ports) for rail in pairs.rails)):
-        reason = "at least one node has no such rank"
+        reason = "at least one node has fewer ranks"
         measure.covered(f"{more} ranks were not tested with other nodes: {reason}")
     nodes, least = list(run.sent), least_by_nodes(pairs.speed.speeds)
     speeds = [[least.get((a, b)) for b in nodes] for a in nodes]
@@ -410,7 +412,7 @@ def search_leaves(rig: FabricRig, groups: NodeGroupsResult) -> list[list[str]]:
     try:
         found = node_pairs.run_leaf_search(rig.gang, rig.node_names, groups.fast).speed
     except GangError as error:
-        rig.measure.covered(f"which groups are near each other is not known: {error}")
+        rig.measure.covered(f"seatrial could not find groups of nodes that share a switch: {error}")
         return []
     members = {group[0]: group for group in groups.fast}
     leaves = detect.find_leaves(found)

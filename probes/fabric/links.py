@@ -203,14 +203,14 @@ def find_loss(
     bad = {link: share for link, share in lost.items() if share is not None and share > max_lost}
     if bad and len(bad) == len(lost) > 2:
         message = f"packets lost on every link: {_range(bad.values())}. Expected: at most "
-        message += f"{100 * max_lost:g} %. A fault of all links is likely in what they share"
+        message += f"{100 * max_lost:g} %. The cause is likely what all links share, as a switch"
         return [finding("FAB-LOSS", message, list(dict.fromkeys(node_of(a) for a, _ in bad)))]
     findings = []
     for node, way in lossy.slow_nodes.items():
         ends = {"sends": (0,), "receives": (1,), "both": (0, 1)}[way]
         shares = [share for link, share in bad.items() if any(link[end] == node for end in ends)]
         ways = "sends and receives" if way == "both" else way
-        message = f"{node} loses {_range(shares)} of the packets that it {ways}, with every peer"
+        message = f"{node} loses {_range(shares)} of the packets that it {ways}, with every node"
         findings.append(finding("FAB-LOSS", message, suspects([node])))
     for a, b in lossy.slow_links:
         message = f"{a} -> {b}: {_range([bad.get((a, b), 0.0)])} of the packets are lost"
@@ -378,7 +378,7 @@ def judge_networks(
     """
     unknown = [link for link, device in networks(pairs).items() if device in ("none", UNKNOWN)]
     if unknown:
-        note = "no device counted its bytes, or the counter of one cannot be read"
+        note = "no byte counter of the sender grew, or one of them cannot be read"
         measure(check.LINKS_ON_OTHER_NETWORKS, None, on=" -> ".join(unknown[0]), note=note)
     off = links_off(pairs, expected)
     measure(check.LINKS_ON_OTHER_NETWORKS, len(off), samples=len(pairs.sent))

@@ -370,7 +370,7 @@ def judge_inside(inside: InsideSpeeds, measure: Recorder) -> None:
         measure.note(name, speed, "GB/s", on=slowest)
     least = lowest(measure, f"{name}_against_others")
     measure.explain(find_slow_inside(inside, least, lowest(measure, name)))
-    left_out = f"; {join_names(inside.left_out)}: one rank" if inside.left_out else ""
+    left_out = f"; not in {join_names(inside.left_out)} (one rank)" if inside.left_out else ""
     measure.covered(f"all-reduce inside {len(inside.busbw)} nodes, all at once{left_out}")
 
 

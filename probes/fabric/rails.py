@@ -257,7 +257,8 @@ def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) 
         idle = {name: share for name, share in shares.items() if share < min_share}
         if idle:
             each = ", ".join(f"{name} {percent(share)}" for name, share in sorted(idle.items()))
-            message = f"{node}: unequal load of rails. Share of an equal part of the bytes: {each}"
+            message = f"the rails of {node} carry unequal loads. "
+            message += f"Share of an equal part of the bytes: {each}"
             names = name_port(min(idle, key=lambda name: idle[name]))
             suspects = [node, *sorted(idle)]
             findings.append(finding("FAB-PARTIAL-RAILS", message, suspects, names=names))

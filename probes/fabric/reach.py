@@ -177,7 +177,7 @@ class FabricNodes:
         if self.chosen.note:
             return None, self.chosen.note
         if any(name not in mtu for name in self.names if name not in self.chosen.dead):
-            return None, "the MTU of the interface is not known on every node"
+            return None, "the MTU of the fabric's interface could not be read on every node"
         small = dict.fromkeys(self.names, SMALL_BYTES)
         full = {name: mtu.get(name, SMALL_BYTES) + extra_bytes for name in self.names}
         # Each pair is tested at the smaller of its two MTUs: one odd node must not hide others.
@@ -262,7 +262,12 @@ def judge_reach(
         measure.covered("duplicate addresses were not tested: no node has a readable /proc/net/arp")
     if reach.has_ip:
         odd_mtu = len(find_odd_mtu(reach)) if reach.mtu else None
-        measure(check.MTU_MISMATCHES, odd_mtu, on=on, note=reach.note or "no MTU is known")
+        measure(
+            check.MTU_MISMATCHES,
+            odd_mtu,
+            on=on,
+            note=reach.note or "the MTU of no node could be read",
+        )
         narrow = None if reach.narrow is None else len(reach.narrow)
         measure(check.PAIRS_BELOW_MTU, narrow, on=on, note=reach.note or "-")
     else:

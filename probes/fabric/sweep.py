@@ -174,12 +174,14 @@ class SweepResult:
         if found:
             return f"the byte counters of {', '.join(found)} cannot be read"
         elsewhere = [node for node in self.sent if not self.is_counted(node)]
-        return f"bytes of {', '.join(elsewhere)} were not counted by any port" * bool(elsewhere)
+        names = ", ".join(elsewhere)
+        return f"no network port of {names} counted the bytes that it sent" * bool(elsewhere)
 
     def witness_disagreement(self) -> str:
         """Describe where the two sources differ, or one reports nothing; "" if they agree."""
         if not self.library.transports:
-            return f"{self.library.source or 'the library'} has no answer: {self.library.problem}"
+            source = self.library.source or "the library"
+            return f"{source} did not show which network carried the data: {self.library.problem}"
         for node in sorted({*self.sent, *self.library.transports, *self.rank_nodes}):
             device, reported = self.main_devices.get(node), self.library.transports.get(node)
             if device is None:
@@ -187,7 +189,7 @@ class SweepResult:
             if device == UNKNOWN:
                 return self.unread
             if reported != device and not (reported == "tcp" and device not in ("rdma", "none")):
-                found = f"on {node} the byte counters saw {device}, and {self.library.source}"
+                found = f"on {node} the byte counters show {device}, but {self.library.source}"
                 return f"{found} reported {reported or 'nothing'}"
         return ""
 

@@ -25,7 +25,7 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, measure):
     device, and ask the library itself.
     """
     if len(cluster.nodes) < 2:
-        pytest.fail("one node has no fabric to other nodes", pytrace=False)
+        pytest.fail("FABRIC needs 2 nodes, and the cluster has one", pytrace=False)
     watch = None if cluster.kind == "local" else LinkWatch(cluster)
     rails = rail_envs(terms.fabric, cluster.on_gpu)
     with (

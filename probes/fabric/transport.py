@@ -110,7 +110,7 @@ class RankLogs:
         # If a log is incomplete, its rank may be the rank that used another transport.
         missing = incomplete_files(log)
         if len(logs) < len(gang.places):
-            missing = [f"the logs of {len(logs)} of {len(gang.places)} ranks came back", *missing]
+            missing = [f"only {len(logs)} of {len(gang.places)} ranks have a log of NCCL", *missing]
         transports = {} if missing else _transports_by_node(log, hosts, fabric)
         reason = "; ".join(missing or report.unproven) or "no connection between hosts"
         ifnames = {host.bootstrap[0] for host in log.hosts.values() if host.bootstrap}

@@ -76,7 +76,7 @@ def find_cause(causes: list[ErrorCause], text: str) -> ErrorCause:
 
 
 FOLLOW_UPS = ("peer-closed", "proxy-failed")
-UNKNOWN = "NCCL reports an error that is not known here"
+UNKNOWN = "NCCL reports an error that seatrial does not know"
 LATE = re.compile(r"(?:enqueue|proxy)\.c")  # calls that fail in a job that has started
 FREEING = re.compile(r"(?:src/)?(?:allocator|init)\.cc |include/alloc\.h ")
 RESULT = re.compile(r" -> (\d)")
@@ -120,9 +120,9 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
     peers, hosts = evidence.named_peers(log, hits), evidence.hosts_of(hits)
     peer = join_names(peers) or "another rank"
     if log.hits["peer-closed"]:
-        what = f"the connection to {peer} broke: the error began there, or in the network"
+        what = f"the connection to {peer} broke: the error began at this peer, or in the network"
     else:
-        where = f"at {peer}" if peers else "before it, here or at another rank"
+        where = f"at {peer}" if peers else "earlier, on this host or at another rank"
         what = f"a thread of NCCL failed: the error began {where}"
     message = f"{join_names(hosts) or 'the job'}: {what} ({hits[0].detail})"
     reports = log.reported("report", *ENDLESS)

@@ -92,7 +92,8 @@ def nvls_errors(log: Log) -> list[Finding]:
     if log.hits["nvls"] or not stuck or log.partial or stopped_by_error(log):
         hits = log.hits["nvls"]
         return message_findings("INIT-NVLS", "NVLink multicast (NVLS) failed", hits, quote=True)
-    message = f"{evidence.rank_names(stuck)}: init stops while NVLink multicast memory is bound"
+    names = evidence.rank_names(stuck)
+    message = f"{names}: the start stops while NCCL binds the memory of NVLink multicast (NVLS)"
     return one_finding("INIT-NVLS", message, (rank.name for rank in stuck))
 
 
@@ -100,7 +101,7 @@ def mixed_versions(log: Log) -> list[Finding]:
     """Report more than one NCCL version in one job, or what else makes ranks disagree so early."""
     versions, hits, sizes = log.versions, log.hits["version"], log.hits["start-size"]
     if len(versions) < 2 and not hits:
-        problem = "ranks disagree about the size of a message of the start"
+        problem = "ranks expect different sizes of a message at the start of NCCL"
         remedy = read_remedies().texts["start_size"]
         return message_findings("NCCL-ERROR", problem, sizes, quote=True, remedy=remedy)
     hits = hits or sizes
@@ -126,7 +127,10 @@ def missing_ranks(log: Log) -> list[Finding]:
         return []
     missing = log_files.number_ranks(absent)
     stage = STAGES[min(rank.stage for rank in world)]
-    message = f"{missing} of {size} never joined; {len(world)} others wait at {stage}"
+    message = (
+        f"{missing} of {size} never joined the job. {len(world)} others wait for them at the step "
+        f"`{stage}` of NCCL's start"
+    )
     suspects = (f"rank {number}" for number in absent)
     return one_finding("INIT-MISSING-RANK", message, suspects, names={"rank": absent[0]})
 
@@ -154,13 +158,13 @@ def slow_init(log: Log) -> list[Finding]:
     worst = max(log.slow_inits, key=lambda t: t.total)
     phase, name = worst.longest_phase, worst.rank.name
     message = (
-        f"{name} took {worst.total:.1f} s to start, {worst.phases[phase]:.1f} s of it in {phase}. "
-        f"Expected: under {worst.limit:.1f} s (half of NCCL's time-out for a connection)"
+        f"{name} took {worst.total:.1f} s to start, {worst.phases[phase]:.1f} s of it in the phase "
+        f"`{phase}`. Expected: under {worst.limit:.1f} s (half of NCCL's time-out for a connection)"
     )
     fastest = log.fastest.get(worst.ranks, worst)
     if phase == "bootstrap" and fastest.bootstrap_s < worst.bootstrap_s / 2:
         late = fastest.rank.name
-        message += f". {late} joined last: it spent only {fastest.bootstrap_s:.1f} s there"
+        message += f". {late} joined last: it spent only {fastest.bootstrap_s:.1f} s in it"
         return one_finding("INIT-SLOW", message, [late], remedy=read_remedies().texts["late"])
     same = sorted((t for t in log.slow_inits if t.longest_phase == phase), key=lambda t: -t.total)
     suspects = dict.fromkeys(t.rank.name for t in same)
@@ -184,7 +188,8 @@ def find_hang(log: Log) -> list[Finding]:
     message, suspects, remedy = shown or _before_network(log) or _lagging(log, ranks)
     if log_files.shows_order(log):
         message += (
-            ". The others wrote on after their last lines (unless lines were cut out between)"
+            ". The other ranks wrote lines after the last lines of these ranks (unless somebody "
+            "removed lines from the file)"
         )
     reports = [one.line for one in log.reported("timeout", "work")]
     return one_finding("INIT-HANG", message, suspects, reports, remedy)
@@ -215,7 +220,7 @@ def _by_family(log: Log) -> tuple[str, list[str], str] | None:
     families = two_families(log)
     if families is None or STAGES.index(log.stage) > STAGES.index("topology"):
         return None  # or the hosts have connected nevertheless
-    message = f"init stops at {log.stage} without an error, and {families[0]}"
+    message = f"the start stops at the step `{log.stage}` without an error, and {families[0]}"
     return message, families[1], read_remedies().texts["family"]
 
 
@@ -237,15 +242,14 @@ def _lagging(log: Log, ranks: list[Rank]) -> tuple[str, list[str], str]:
     behind = idle or [rank for rank in ranks if rank.stuck]
     if len(behind) == len(ranks):
         who = f"all {len(ranks)} ranks stop" if len(ranks) > 1 else f"{ranks[0].name} stops"
-        message = f"{who} at {log.stage} without an error"
+        message = f"{who} at the step `{log.stage}` without an error"
         return message, [], remedy or read_remedies().texts["all_stop"]
     furthest = STAGES[max(rank.stage for rank in ranks)]
-    where = f"{evidence.rank_names(behind)} at {log.stage}, others at {furthest}"
+    names = evidence.rank_names(behind)
+    where = f"{names} stopped at the step `{log.stage}`, others reached `{furthest}`"
     if furthest == log.stage:  # at the first collective
-        where = (
-            f"{evidence.rank_names(behind)} did not begin the collective in which the others wait"
-        )
-    message = f"init stops without an error: {where}"
+        where = f"{names} did not begin the collective in which the others wait"
+    message = f"the job stops without an error: {where}"
     return message, [rank.name for rank in behind], remedy
 
 

@@ -23,7 +23,9 @@ TUNNEL = re.compile(r"ip6tnl|tunl|tun\d|sit\d|gre|wg\d|tailscale|vxlan")
 LOCAL_ONLY = re.compile(r"lo$|docker|virbr|cni|veth|br-[0-9a-f]{12}|flannel|cali")
 BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\b|internal net")
 UNIFIED = re.compile(r"\bGB10\b|DGX Spark")
-LOOPBACK_FIRST = "NCCL takes the loopback first. With a second host, set NCCL_SOCKET_IFNAME"
+LOOPBACK_FIRST = (
+    "NCCL takes the loopback interface first. Before you add a second host, set NCCL_SOCKET_IFNAME"
+)
 SLOW_DEVICE = "the kernel emulates {} (Soft-RoCE, SoftiWARP): this is no faster than TCP"
 TUNNELS = "NCCL starts over the tunnel {}. If other nodes do not reach it, set NCCL_SOCKET_IFNAME"
 DEVICE = re.compile(r"[Uu]nable to open device '?([\w.\-]+)")
@@ -55,7 +57,7 @@ def isolated_hosts(log: Log) -> list[Finding]:
     alone = {member.rank.writer.host for comm in complete for member in comm.members.values()}
     if any(len({host for host, _ in job}) > 1 for job in jobs) or not alone >= {*hosts}:
         return []
-    message = f"each of {len(hosts)} hosts formed a communicator of its own; nothing left a host"
+    message = f"each of {len(hosts)} hosts formed a communicator of its own: no data left a host"
     return one_finding("FAB-ALONE", message, hosts)
 
 
@@ -70,7 +72,10 @@ def mixed_hosts(log: Log) -> list[Finding]:
     lines = [*first_lines(hits), *(_first_line(log.hosts[name]) for name in minority)]
     message = f"{join_names(tcp)} use TCP, {join_names(rdma) or 'others'} use RDMA"
     if not tcp:  # then there is no minority
-        problem = "a TCP socket met an RDMA socket; the peer's log does not show which one it uses"
+        problem = (
+            "a rank with a TCP socket met a rank with an RDMA socket; the log does not show which "
+            "of the two hosts uses TCP"
+        )
         message = f"{join_names(hosts_of(hits))}: {problem}"
     return one_finding("FAB-MIXED", message, minority, lines)
 
@@ -83,8 +88,8 @@ def tcp_edges(log: Log) -> list[Finding]:
     interfaces = sorted({interface for host in hosts.values() for interface, _ in host.sockets})
     suffix = f" ({join_names(interfaces)})" if interfaces else ""
     count = log.edge_counts["tcp"]
-    goes = "connection goes" if count == 1 else "connections go"
-    message = f"{count} {goes} over TCP sockets{suffix}"
+    use = "connection between hosts uses" if count == 1 else "connections between hosts use"
+    message = f"{count} {use} TCP sockets{suffix}, not RDMA"
     lines = [host.edges["tcp"] for host in hosts.values()]
     names = {"interface": interfaces[0] if interfaces else ""}
     return one_finding("FAB-TCP", message, filter(None, hosts), lines, names=names)
@@ -132,8 +137,8 @@ def staged_sends(log: Log) -> list[str]:
     """Say that a host receives with GPUDirect and sends without, which may be sound."""
     places = [host.staged_send for host in log.hosts.values() if host.stages_sends]
     return [
-        f"{place}: it receives with GPUDirect and sends without: sound without NVLink, and a fault "
-        "with it (NCCL_NET_GDR_READ)"
+        f"{place}: this host receives with GPUDirect RDMA and sends without it. This is normal "
+        "without NVLink, and a fault with NVLink (see NCCL_NET_GDR_READ)"
         for place in places[:1]
     ]
 
@@ -232,7 +237,7 @@ def tcp_over_ib(log: Log) -> list[Finding]:
         return []
     interfaces = sorted({port for names in hosts.values() for port in names})
     listing = join_names(interfaces)
-    message = f"{join_names(hosts)}: TCP over InfiniBand ({listing}) is TCP, not RDMA"
+    message = f"{join_names(hosts)}: NCCL uses TCP over InfiniBand ({listing}), not RDMA"
     lines = [line for name in hosts if (line := log.hosts[name].edges.get("tcp"))]
     return one_finding("FAB-IPOIB", message, hosts, lines, names={"interface": interfaces[0]})
 
@@ -286,7 +291,7 @@ def no_gdr(log: Log) -> list[Finding]:
     reasons = log.hits["gdr-why"]
     reason = f" ({reasons[0].detail})" if reasons else ""
     # All ranks log GDR 0 if one has it.
-    nameless = "a host that is not named" if hosts else "ranks without edges in the log"
+    nameless = "a host that is not named" if hosts else "ranks without connections in the log"
     subject = join_names(filter(None, hosts)) or nameless
     works = [log.hosts[name].gdr_receives or log.hosts[name].gdr_sends for name in hosts]
     some, remedy = (
@@ -330,9 +335,9 @@ def partial_rails(log: Log) -> list[Finding]:
         gpus = max((rank.local_ranks for rank in local), default=0) or len(local)
         usable, used = min(gpus, len(host.devices)), _used_devices(host)
         if len(host.devices) < max_devices:
-            problems[name] = f"{len(host.devices)} devices where others have {max_devices}"
+            problems[name] = f"{len(host.devices)} RDMA devices, other hosts have {max_devices}"
         elif used and not log.partial and len(local) == gpus and len(used) < usable:
-            problems[name] = f"uses {len(used)} of {len(host.devices)} devices"
+            problems[name] = f"uses {len(used)} of {len(host.devices)} RDMA devices"
     if not problems:
         problem = "the ranks have different numbers of RDMA devices"
         return message_findings("FAB-PARTIAL-RAILS", problem, log.hits["nic-counts"])
@@ -355,7 +360,8 @@ def unknown_network(log: Log) -> list[Finding]:
     """Find edges over a network plugin that is not known to use RDMA."""
     if not log.other_networks:
         return []
-    message = f"ranks are connected by {join_names(log.other_networks)}, not known to use RDMA"
+    networks = join_names(log.other_networks)
+    message = f"ranks are connected by {networks}; seatrial does not know whether it uses RDMA"
     return one_finding("FAB-UNKNOWN-NET", message, lines=log.other_networks.values())
 
 

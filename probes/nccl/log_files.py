@@ -66,7 +66,7 @@ def _walk(root: Path, skipped: list[str]) -> Iterator[Path]:
             elif entry.is_file(follow_symlinks=False):
                 yield path
             elif not entry.is_symlink():
-                skipped.append(f"{path} was skipped: of a folder, only regular files are read")
+                skipped.append(f"{path} was not read: in a folder, only regular files are read")
             elif not _leads_into(path, root):  # its target is read in its own place
                 skipped.append(
                     f"{path} was not read: it is a link to a file outside {root}, or to none. "
@@ -150,7 +150,7 @@ MOST = 0.75  # of the ranks: a piece that has so many is likely to be the log of
 # Lines of each other rank, on average: launchers write what ranks print in blocks of some KB.
 FURTHER = 50
 COLLECT = (
-    "If this is all that every rank wrote, say so with --whole. Otherwise give the log of every "
+    "If these are the complete logs of all ranks, give --whole. Otherwise give the log of every "
     "rank from its start: NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log writes them"
 )
 
@@ -163,13 +163,13 @@ def why_no_hang(log: Log) -> str:
         return ""
     if not (log.world_size or has_file_each(log)):
         alike = len({rank.stage for rank in log.job_ranks}) == 1 < len(log.job_ranks)
-        end = f", and the lines of all {len(log.job_ranks)} processes end at {log.stage}"
+        end = f", and all {len(log.job_ranks)} processes end at the step `{log.stage}`"
         return f"no line gives the number of ranks{end if alike else ''}"
     if not any(rank.has_beginning for rank in log.ranks.values()):
         return "its beginning is missing"
     if log.world_size > 1 and _present(log) == 1:
-        some = "the lines" if log.shown <= 1 else "the number"
-        return f"it has {some} of one of {log.world_size} ranks"
+        some = "the lines" if log.shown <= 1 else "the rank number"
+        return f"it has {some} of only one of {log.world_size} ranks"
     return ""
 
 
@@ -230,17 +230,18 @@ def ends_early(log: Log) -> str:
     present = _present(log)
     if present < log.world_size and any(map(_has_gathered, log.ranks.values())):
         if log.shown >= log.world_size:
-            return f"it does not give the number of each of {log.world_size} ranks"
+            return f"it does not show the rank number of each of {log.world_size} ranks"
         return f"it has the lines of {max(present, log.shown)} of {log.world_size} ranks"
     if present < log.world_size:
         absent = sorted(set(range(log.world_size)) - log.numbers)
-        return f"{number_ranks(absent)} never joined, or the piece ends too early"
+        return f"{number_ranks(absent)} never joined, or this part of the log ends too early"
     if any(rank.number < 0 and not rank.stage for rank in log.job_ranks):
-        return "of some of its processes the beginning is missing"
+        return "the first lines of some of its processes are missing"
     lowest = min((rank.stage for rank in log.job_ranks), default=0)
     behind = [rank for rank in log.job_ranks if rank.stage == lowest]
     where = f"all {len(behind)} ranks" if len(behind) == len(log.job_ranks) else rank_names(behind)
-    return f"the lines of {where} end at {log.stage}: a hang, or the piece ends there"
+    end = "they hang there, or this part of the log ends there"
+    return f"the lines of {where} end at the step `{log.stage}`: {end}"
 
 
 def is_piece(log: Log) -> bool:

@@ -100,7 +100,7 @@ class NcclReport:
         for sentence in self.unproven:
             lines += ["", *_wrap(f"not proven: {sentence}", width)]
         if not self.findings and not self.unproven:
-            lines += ["", "nothing found"]
+            lines += ["", "no fault found"]
         return "\n".join(lines)
 
 
@@ -171,8 +171,8 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]
     if log.listed_twice:
         number, *hosts = log.listed_twice
         notes.append(
-            f"nccl-tests lists rank {number} on {join_names(hosts)}: two jobs, each by itself. "
-            "Build nccl-tests with MPI=1 to cross hosts"
+            f"nccl-tests lists rank {number} on {join_names(hosts)}: these are two separate jobs. "
+            "Build nccl-tests with MPI=1, so that one job runs over all hosts"
         )
     notes += [*detect_transport.no_gdr_notes(log), *detect_transport.slow_path_notes(log)]
     if "FAB-ENV-DISABLED" not in {finding.code for finding in findings}:
@@ -201,7 +201,7 @@ def _consequences(log: Log, findings: list[Finding]) -> list[str]:
     if not hits:
         return []
     more = f" and {len(hits) - 1} more" if len(hits) > 1 else ""
-    return [f"what follows from it: {hits[0][0]}: {hits[0][1]}{more}"]
+    return [f"these errors follow from the finding above: {hits[0][0]}: {hits[0][1]}{more}"]
 
 
 def _name_transport(counts: dict[str, int], log: Log) -> str:
@@ -269,12 +269,12 @@ def _incomplete(log: Log, *, silent: bool = True) -> list[str]:
     if log.budget.full:
         sentences.append(
             "the log names more ranks, hosts, communicators and connections than a job of "
-            f"{MAX_RANKS} ranks has; the rest of it was left out"
+            f"{MAX_RANKS} ranks has; the rest of it was not read. Give the log of one job"
         )
     if silent and log.silent_ranks:
         sentences.append(
-            f"the log of {rank_names(log.silent_ranks)} is truncated: other ranks report "
-            "connections that it does not"
+            f"the log of {rank_names(log.silent_ranks)} is incomplete: other ranks report "
+            "connections that it does not show. Give the complete file"
         )
     return sentences
 
@@ -283,7 +283,7 @@ def _shorten(sentences: list[str]) -> list[str]:
     """Return the first sentences, and how many more there are."""
     more = len(sentences) - MAX_UNREAD
     return sentences[:MAX_UNREAD] + (
-        [f"{more} more files have no line that can be read"] if more > 0 else []
+        [f"{more} more files were not read, or have no line of NCCL"] if more > 0 else []
     )
 
 
@@ -299,7 +299,7 @@ def _missing(log: Log) -> list[str]:
         worst = min(partial, key=lambda comm: len(comm.members) / comm.size, default=None)
         have, want = (len(worst.members), worst.size) if worst else (present, size)
         if have < log.shown >= want:
-            return [f"the log does not give the number of each of {want} ranks: {APART}"]
+            return [f"the log does not show the rank number of each of {want} ranks: {APART}"]
         have = max(have, log.shown)
         dedup = "Ray's driver left out repeated lines: set RAY_DEDUP_LOGS=0, or better "
         return [
@@ -307,7 +307,7 @@ def _missing(log: Log) -> list[str]:
         ]
     if not size:
         begins = any(rank.has_beginning for rank in log.ranks.values())
-        why = "no line gives it" if begins else "the beginning of the log is missing"
+        why = "no line gives it" if begins else "the beginning of the log is missing. Give it too"
         return [f"the number of ranks is unknown: {why}"]
     if log.nodes > len(log.host_names) > 0:
         return [
@@ -315,7 +315,10 @@ def _missing(log: Log) -> list[str]:
             "all logs; two nodes must not have the same name"
         ]
     if len(log.jobs) > 1:
-        return [f"the processes form {len(log.jobs)} groups without a common communicator"]
+        return [
+            f"the processes form {len(log.jobs)} groups that have no communicator in common: check "
+            "that these are the logs of one job"
+        ]
     return []
 
 
@@ -323,7 +326,8 @@ def _unknown(log: Log, findings: list[Finding]) -> list[str]:
     """List networks and warnings that are not known here, and that no finding quotes."""
     messages = []
     if log.edge_counts["other"]:
-        messages.append(f"network {join_names(log.other_networks)} is not known to use RDMA")
+        networks = join_names(log.other_networks)
+        messages.append(f"seatrial does not know whether the network {networks} uses RDMA")
     quoted = {line for finding in findings for line in finding.evidence}
     for kind, problem in calls.uncertain_kinds().items():
         hits = [hit for hit in log.hits[kind] if hit.line not in quoted and kind != "unknown"]

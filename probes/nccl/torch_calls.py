@@ -121,9 +121,9 @@ def _compare_group(name: str, ranks: dict[int, RankState], size: int) -> CallCom
         statement += f", or they call different collectives{suffix}" if unlike else suffix
         return CallComparison(statement, [f"rank {rank}" for rank in behind], "desync")
     if len(calls) == 1 and len(waiting[calls[0]]) == size > 1:
-        return CallComparison(f"{statement}: no rank of {size} is missing in it", [], "waiting")
+        return CallComparison(f"{statement}: all {size} ranks wait in it", [], "waiting")
     if len(calls) == 1:
-        statement += ", and no line shows what other ranks do"
+        statement += ", and no line of these files shows what other ranks do: give the logs of all"
     return CallComparison(statement, [], "timeout")
 
 

@@ -54,9 +54,15 @@ class SpeedTest:
             return rung.tokens_per_s, ""
         if rung.mfu is None:
             device = rung.devices or "this device"
-            return None, f"the peak of {device} is unknown: set [SCALING.tokens_per_s]"
+            return (
+                None,
+                f"the peak of {device} is unknown: set [SCALING.tokens_per_s] in the contract",
+            )
         if rung.mfu > 1:
-            return None, f"{percent(rung.mfu)} of {rung.devices}: no device is faster than its peak"
+            return (
+                None,
+                f"{percent(rung.mfu)} of the peak of {rung.devices}: no device exceeds its peak",
+            )
         return rung.mfu, ""
 
     def fails(self, rung: Rung) -> bool:
@@ -84,8 +90,8 @@ def derived_mfu(devices: str) -> Limit | None:
         source="derived",
         because=(
             f"{percent(LOW_SHARE)} of the {percent(share)} published for a 1B model on eight "
-            f"{published} (llm-foundry): this test's fewer tokens cost less than that, "
-            "half speed costs more"
+            f"{published} (llm-foundry); the smaller batch of this test costs less than the rest, "
+            "a GPU at half speed costs more"
         ),
     )
 
@@ -111,7 +117,9 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
         value, note = test.read(base)
         measure(test.name, value, on=on, limit=test.limit, samples=timed, note=note)
         if test.limit is None:
-            words = f"no limit of {test.name} is in the contract or known for {base.devices}"
+            words = (
+                f"the contract has no limit of {test.name}, and none is known for {base.devices}"
+            )
             remedy = f": set [SCALING.{test.name}]" if measure.is_provable else ""
             measure.covered(words + remedy)
         elif value is not None and test.fails(base):
@@ -221,7 +229,7 @@ def no_save_reason(cluster: Cluster, gang: Gang, count: int, plan: SavePlan) -> 
         return "ranks of the previous run hang or have ended"
     need = "saves need a folder that the driver and every node can write to ([cluster] shared)"
     if plan.folder is None:
-        return f"{need}. The driver has none"
+        return f"{need}. The driver cannot write to such a folder"
     try:
         nodes = find_blind_nodes(cluster, str(plan.folder))
     except FolderUnknown as unknown:
@@ -295,7 +303,7 @@ def control_slow_save(rig: LadderRig, count: int, plan: SavePlan, usual: Checkpo
     culprit, delay = len(usual.write_s) // 2, max(MIN_DELAY_S, 2 * max(usual.write_s))
     stall = f"upload:rank={culprit}:seconds={delay}"
     config = save_config(plan, "late", steps=1, save_every=ladder.WARM_UP_STEPS + 1, stall=stall)
-    trial, located, observed = None, False, "one rank"
+    trial, located, observed = None, False, "the job has only one rank"
     if len(usual.write_s) > 1:
         try:
             rung = run_rung(rig.gang, rig.node_names, count, config, timeout=TIMEOUT_S)

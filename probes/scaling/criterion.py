@@ -24,7 +24,7 @@ SPEED_IN_TOKENS = When(judges_tokens)
 
 EFFICIENCY = Check(
     "efficiency", "ratio", better="higher",
-    without_limit="UNPROVEN; without any contract: 80 %",
+    without_limit="UNPROVEN if the contract has no limit; without any contract: 80 %",
 )
 # Both are of the median node, running alone.  Without an agreed limit `mfu` gets a limit derived
 # from the GPU's name.
@@ -44,11 +44,12 @@ NON_FINITE = wrong_data(
 )
 DISAGREEMENTS = wrong_data(
     "disagreements", "steps",
-    "ranks must train the same model; otherwise their speed proves nothing",
-    failing="ranks trained different models: {value}",
+    "in each step all ranks must have the same loss and gradient norm, and each sample is used once; "
+    "otherwise they do not train one model, and their speed proves nothing",
+    failing="ranks have different losses, gradients or samples in {value}",
 )
 RESIDUAL = fixed_check(
-    "residual", "ratio", "the terms must add up to the step time that they explain", high=1e-06,
+    "residual", "ratio", "the parts of a step must add up to its time", high=1e-06,
     no_control="it checks seatrial's own sums, not the cluster",
     failing="the parts of a step do not add up to its time: {value} is missing",
 )

@@ -139,7 +139,7 @@ def proven_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None) -> tuple[
     """
     efficiency, doubt = ladder.efficiency(rung), ladder.base_doubt
     if efficiency > MAX_EFFICIENCY:
-        doubt = "one node was slower alone, so something disturbed that run"
+        doubt = "a step took longer on one node than on more: something disturbed that run"
     if not doubt or (limit and limit.judge(efficiency) is Verdict.FAIL):
         return efficiency, ""
     return None, f"{percent(efficiency)}: {doubt}"
@@ -180,7 +180,7 @@ def find_invalid_rung(rung: Rung, on: str) -> list[Finding]:
         losses = f"{rung.non_finite} losses (ranks x steps) were NaN or infinite"
         findings.append(finding("SCALE-NAN", f"at {on}, {losses}"))
     if rung.disagreements:
-        findings.append(finding("SCALE-RANKS-DISAGREE", f"at {on} in {rung.disagreements[0]}"))
+        findings.append(finding("SCALE-RANKS-DISAGREE", f"at {on}, in {rung.disagreements[0]}"))
     return findings
 
 
@@ -238,7 +238,8 @@ def _slow_ranks(rung: Rung) -> list[_SlowPart]:
     for slow in breakdown.find_stragglers(rung.steps):
         rank, node = f"rank {slow.rank}", rung.nodes[slow.rank]
         share = f"{percent(slow.share)} of the step time"
-        message = f"{rank} on {node} makes the other ranks wait in {slow.segment}, for {share}"
+        message = f"{rank} on {node} makes the other ranks wait: its part `{slow.segment}` of a "
+        message += f"step is too long, by {share}"
         subject = f"{rank} ({node}) in {slow.segment}"
         parts.append(_SlowPart(subject, slow.share, message, [rank, node]))
     return parts
@@ -272,7 +273,7 @@ def record_figures(
     rungs, base = ladder.rungs, ladder.rungs[0].median_node()
     parts = [breakdown.mean_terms(steps) for steps in (base, *(rung.steps for rung in rungs[1:]))]
     limit = limits(check.EFFICIENCY)
-    caption = "every timed step of every rank, cut into segments; the collectives of each rung"
+    caption = "every timed step of every rank, in parts; the collectives at each number of nodes"
     measure.keep("ladder.json", ladder.to_dict(), kind="series", caption=caption)
     intervals = [ladder.intervals[rung.count] for rung in rungs[1:]]
     efficiency = {
@@ -316,7 +317,7 @@ def control_planted_delay(
     planted = dataclasses.replace(config, steps=3, stall=f"data:rank={culprit}:seconds={delay}")
     fault = f"rank {culprit} waits {delay:.2g} s for its data in every step"
     if rung.count == 1:
-        rig.measure.control(check.PLANTED_DELAY, fault, None, saw="one node")
+        rig.measure.control(check.PLANTED_DELAY, fault, None, saw="the test ran on only one node")
         return
     try:
         late = run_rung(rig.gang, rig.node_names, rung.count, planted)

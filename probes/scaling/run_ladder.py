@@ -232,7 +232,7 @@ def run_ladder(rig: LadderRig, plan: Plan) -> LadderRun:
             rungs.append(rung)
         except GangError as error:
             rig.measure(check.EFFICIENCY, None, on=f"{on}, {plan.load}", note=str(error))
-            rig.measure.explain(finding("SCALE-RUNG-FAILED", f"{on}: {error}"))
+            rig.measure.explain(finding("SCALE-RUNG-FAILED", f"the job on {on} failed: {error}"))
             if not rungs:
                 break  # there is nothing to compare with
             replace_lost_workers(rig.gang, error)
@@ -249,7 +249,7 @@ def rerun_ladder(rig: LadderRig, first: LadderRun, plan: Plan, runs: int) -> lis
     """
     ladders = [first]
     for run in range(2, runs + 2):
-        rig.measure.progress(f"scaling: all rungs, run {run} of {runs + 1}")
+        rig.measure.progress(f"scaling: all numbers of nodes, run {run} of {runs + 1}")
         rungs: list[Rung] = []
         replays: dict[int, Replay] = {}
         try:
@@ -259,7 +259,9 @@ def rerun_ladder(rig: LadderRig, first: LadderRun, plan: Plan, runs: int) -> lis
                 rungs.append(rung)
         except GangError as error:
             rig.measure(check.EFFICIENCY, None, on=f"run {run}, {plan.load}", note=str(error))
-            rig.measure.explain(finding("SCALE-RUNG-FAILED", f"run {run} of the rungs: {error}"))
+            rig.measure.explain(
+                finding("SCALE-RUNG-FAILED", f"run {run} of the job failed: {error}")
+            )
             break
         ladders.append((rungs, replays))
     return ladders
@@ -269,7 +271,7 @@ def repeat_base(rig: LadderRig, base: Rung, plan: Plan) -> list[Rung]:
     """Repeat the rung of one node, after the larger rungs, until its fastest run is confirmed."""
     repeats: list[Rung] = []
     while len(repeats) < MAX_REPEATS:
-        rig.measure.progress("scaling: 1 node again, to confirm the base")
+        rig.measure.progress("scaling: 1 node again, to confirm its speed")
         try:
             repeats.append(run_rung(rig.gang, rig.node_names, 1, plan.config, 0, plan.timeout_s))
         except GangError as error:
@@ -390,9 +392,9 @@ def locate_slow_links(rig: LadderRig, ladder: Ladder, limit: Limit | None) -> La
     try:
         pairs = run_pair_search(rig.gang, rig.node_names).speed
     except GangError as error:
-        measure.covered(f"slow links were not searched: {error}")
+        measure.covered(f"seatrial did not search for slow links: {error}")
         return ladder
-    measure.covered(f"slow links were searched: {pairs.coverage}")
+    measure.covered(f"seatrial searched for slow links: {pairs.coverage}")
     places = [SlowLink(tuple(flag.suspects), flag.statement) for flag in find_slow_links(pairs)]
     return replace(ladder, slow_links=places)
 

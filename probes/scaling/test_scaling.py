@@ -94,7 +94,7 @@ def coverage_text(ladder, terms, nodes):
     return (
         f"timed on {', '.join([*map(str, others), run_ladder.node_count_text(last)])}, "
         f"{len(rungs[0].steps[0])} steps each, {ladder.interval_basis}. "
-        f"Each size was timed for {min(windows):.0f} to {max(windows):.0f} s. "
+        f"Each number of nodes was timed for {min(windows):.0f} to {max(windows):.0f} s. "
         f"1 node means each of {run_ladder.node_count_text(nodes)} alone. The job ran "
         + (f"on the shards in {terms.shards}" if terms.shards else "on synthetic data")
         + ", without checkpoints"

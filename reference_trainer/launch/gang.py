@@ -273,7 +273,7 @@ class Gang:
         or dies, GangError on timeout.
         """
         calls = self.begin(function, *arguments, environment=environment, each=each, groups=groups)
-        task = f"running {getattr(function, '__name__', 'a function')}"
+        task = f"the call `{getattr(function, '__name__', 'function')}`"
         return self._collect(calls, timeout, task)
 
     def begin(
@@ -326,7 +326,7 @@ class Gang:
             return list(ray.get(calls, timeout=timeout))
         except ray.exceptions.GetTimeoutError:
             unanswered = f"{name_ranks(self._owners(calls, _pending(calls)))} of {len(calls)}"
-            raise GangError(f"{task}: {unanswered} did not answer within {timeout:.0f} s") from None
+            raise GangError(f"{task}: {unanswered} did not finish in {timeout:.0f} s") from None
         except ray.exceptions.RayError as error:
             raise self.describe_loss(calls, error, task) from error
 

@@ -137,7 +137,7 @@ def line_rate(facts: list[dict[str, Any]], fabric: str) -> LineRate | None:
         if rate.gbytes_per_s < best.gbytes_per_s
     ]
     overflow = f" and {len(slower) - MAX_NAMED_NODES} more" if len(slower) > MAX_NAMED_NODES else ""
-    message = f"; less on {', '.join(slower[:MAX_NAMED_NODES])}{overflow}" if slower else ""
+    message = f"; a lower rate on {', '.join(slower[:MAX_NAMED_NODES])}{overflow}" if slower else ""
     return LineRate(best.gbytes_per_s, best.because + message)
 
 
@@ -310,22 +310,58 @@ def select_sizes(sizes: Sequence[int], minbytes: str, maxbytes: str) -> list[int
     try:
         first, last = parse_size(minbytes), parse_size(maxbytes)
     except ValueError:
-        message = f"expected numbers with K, M or G as sizes, found {minbytes!r} and {maxbytes!r}"
+        message = (
+            "expected --minbytes and --maxbytes as numbers of bytes, such as 8, 64K, 4M or 1G, "
+            f"found {minbytes!r} and {maxbytes!r}"
+        )
         raise click.UsageError(message) from None
     selected = [size for size in sizes if first <= size <= last]
     if not selected:
-        raise click.UsageError(f"no power of two is in {minbytes} to {maxbytes}, from 8 to 16G")
+        message = "expected a power of two from 8 to 16G between --minbytes and --maxbytes, found "
+        raise click.UsageError(f"{message}none from {minbytes} to {maxbytes}")
     return selected
 
 
 @click.command(cls=CheckedCommand)
 @click.argument("name", metavar="COLLECTIVE", type=click.Choice(list(OPERATIONS)))
-@click.option("--backend", type=click.Choice(["nccl", "gloo"]), help="Default: nccl with a GPU.")
-@click.option("-b", "--minbytes", default="8", show_default=True, help="First size (K, M, G).")
-@click.option("-e", "--maxbytes", default="16G", show_default=True, help="Last size.")
-@click.option("--longest", default=1.0, show_default=True, help="Maximum seconds of one call.")
-@click.option("--budget", default=1.0, show_default=True, help="Maximum seconds per size.")
-@click.option("-J", "--json", "file", type=click.Path(path_type=Path), help="Write results[] here.")
+@click.option(
+    "--backend",
+    type=click.Choice(["nccl", "gloo"]),
+    help="Library of the collectives. Default: nccl if torch sees a GPU, otherwise gloo.",
+)
+@click.option(
+    "-b",
+    "--minbytes",
+    default="8",
+    show_default=True,
+    help="Smallest message, in bytes or as 64K, 4M, 1G.",
+)
+@click.option(
+    "-e",
+    "--maxbytes",
+    default="16G",
+    show_default=True,
+    help="Largest message, in bytes or as 64K, 4M, 1G.",
+)
+@click.option(
+    "--longest",
+    default=1.0,
+    show_default=True,
+    help="Leave larger messages out once one call takes longer than this many seconds.",
+)
+@click.option(
+    "--budget",
+    default=1.0,
+    show_default=True,
+    help="Seconds for which each size is timed at most.",
+)
+@click.option(
+    "-J",
+    "--json",
+    "file",
+    type=click.Path(path_type=Path),
+    help="Write the results to this file as JSON, in the format of nccl-tests.",
+)
 def main(
     name: str,
     backend: str | None,
@@ -338,7 +374,7 @@ def main(
     """Time COLLECTIVE at growing sizes, check every element, print nccl-tests' table.
 
     Run it under torchrun (or with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT set).
-    Exit code 1 when an element was wrong, 20 when nothing was measured, 4 when nothing can be.
+    Exit code 1: an element was wrong; 20: nothing was measured; 4: it cannot run, and says why.
     """
     import torch.distributed as dist
 

@@ -177,11 +177,13 @@ def _max_message_bytes(device: Any, backend: str) -> tuple[int, str]:
     On a GPU, four messages must fit into each rank's free memory. All ranks get the same limit.
     """
     if device.type != "cuda":
-        return MAX_BYTES[backend], f"{backend}'s range"
+        return MAX_BYTES[backend], f"the limit of this test for {backend}"
     torch.cuda.empty_cache()  # memory that the last collective left in torch's cache is free too
     free = torch.tensor([torch.cuda.mem_get_info(device)[0]], device=device)
     dist.all_reduce(free, op=dist.ReduceOp.MIN)  # ranks must agree on the sizes
-    return min(MAX_BYTES[backend], int(free[0]) // 4), "four of them do not fit in device memory"
+    return min(
+        MAX_BYTES[backend], int(free[0]) // 4
+    ), "four such messages do not fit into the free memory of a GPU"
 
 
 def _time_size(

@@ -24,6 +24,7 @@ from scaling.ladder.step_breakdown import (
     waits_separable,
 )
 
+MEANINGS = {"loss": "loss", "norm": "gradient norm"}  # of the values that all ranks share
 LOSS_TOLERANCE = 1e-3  # relative; float32 losses are averaged in another order
 
 
@@ -34,7 +35,10 @@ def find_disagreements(results: Sequence[dict[str, Any]]) -> list[str]:
     """
     wrong_world = [r for r in results if r["world"] != len(results)]
     world_message = (
-        f"rank {wrong_world[0]['rank']} sees {wrong_world[0]['world']} ranks" if wrong_world else ""
+        f"rank {wrong_world[0]['rank']} is in a job of {wrong_world[0]['world']} ranks. "
+        f"Expected: {len(results)}"
+        if wrong_world
+        else ""
     )
     tokens = results[0]["tokens_per_step"]
     rows = zip(*(result["steps"] for result in results), strict=True)
@@ -47,9 +51,9 @@ def _step_disagreement(ranks: Sequence[dict[str, Any]], step_tokens: int) -> str
 
     `ranks` are the records of one step, in order of rank.
     """
-    for name in ("loss", "norm"):
+    for name in MEANINGS:
         if len({rank[f"{name}_hex"] for rank in ranks}) > 1:
-            return f"ranks differ in their {name}"
+            return f"the ranks have different values of the {MEANINGS[name]}"
     ids = [id for rank in ranks for id in rank["ids"]]
     if len(set(ids)) < len(ids):
         return "a sample was used twice. Expected: each sample once"
@@ -210,7 +214,7 @@ def worker_groups(gang: Gang, count: int, first: int = 0) -> list[list[int]]:
     """
     order = list(dict.fromkeys(place.node for place in gang.places))
     if count > len(order):  # else a worker would be two ranks of one job, and hang
-        raise GangError(f"a run on {count} nodes needs more than the gang's {len(order)}")
+        raise GangError(f"a run on {count} nodes is not possible: the test has {len(order)} nodes")
     workers = {node: [w for w, p in enumerate(gang.places) if p.node == node] for node in order}
     if count == 1:
         return [workers[node] for node in order]

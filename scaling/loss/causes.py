@@ -131,9 +131,10 @@ def detect_slow_nodes(
     slow = growth.slow + _subtract_loss_of_slow_node(local_growth, growth.slow_node, slow_ratio)
     part = f"waiting for {growth.slow_node} (slow compute)"
     if growth.slow_node:
-        evidence = f"compute of {growth.slow_node} alone takes {percent(slow_ratio)} longer"
+        evidence = f"compute on {growth.slow_node} alone takes {percent(slow_ratio)} longer "
+        evidence += "than on the median node"
         hidden = [name for name, extra_s in growth.also_slow.items() if budget.matters(extra_s)]
-        evidence += f"; {', '.join(hidden)} slower too, but less" if hidden else ""
+        evidence += f"; also slower, but less: {', '.join(hidden)}" if hidden else ""
         where = ", ".join([growth.slow_node, *hidden])
         budget.settle("SCALE-SLOW-NODE", where, "compute", slow, part, evidence)
     else:
@@ -179,7 +180,9 @@ def detect_slow_segments(budget: LossBudget, local_growth: list[LocalSegmentGrow
         for node in local.slow_nodes:
             if budget.matters(nodes[node]):
                 code = "SCALE-DATA" if segment == "data" else "SCALE-STRAGGLER"
-                evidence = f"{node} arrives last, and {segment} takes longer there than elsewhere"
+                evidence = (
+                    f"the others wait for {node}: {segment} takes longer there than on other nodes"
+                )
                 part = f"waiting for {node}'s {segment}"
                 budget.add_cause(code, node, segment, nodes.pop(node), part, evidence)
         if segment == "data" and local.significant and budget.matters(common):
@@ -195,7 +198,7 @@ def _detect_checkpoint_stall(budget: LossBudget, local: LocalSegmentGrowth) -> L
     seconds = local.common + sum(local.nodes.values())
     worst = max(local.nodes, key=local.nodes.__getitem__)
     where = worst if local.nodes[worst] > seconds / 2 else EVERY_NODE
-    evidence = f"saves stop {where} for longer than on one node"
+    evidence = f"checkpoint saves stop {where} for longer than in the run on one node"
     budget.settle("SCALE-CHECKPOINT", where, local.segment, seconds, "saving checkpoints", evidence)
     return replace(local, nodes={}, common=0.0)
 
@@ -382,8 +385,10 @@ def detect_unexplained(
     grown_segments = [each.segment for each in grown]
     if budget.matters(abs(remaining)) and (grown_segments or abs(remaining) > uncertainty):
         segment = ", ".join(grown_segments) or "unknown"
-        longer = f"{segment} is longer on every node" if grown_segments else "no segment is longer"
-        evidence = f"no known cause explains it: {longer}"
+        longer = (
+            f"{segment} takes longer on every node" if grown_segments else "no part takes longer"
+        )
+        evidence = f"no known cause explains this part of the lost time: {longer}"
         if remaining < 0:
             evidence = "the known causes together explain more time than was lost"
         code, part = "SCALE-UNEXPLAINED", "unexplained"

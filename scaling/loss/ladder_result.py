@@ -59,7 +59,7 @@ def check_rungs(rungs: Sequence[Rung], base_repeats: Sequence[Rung] = ()) -> Non
         raise ValueError(f"expected rungs with rising node counts from 1, found {found}")
     for rung in rungs:
         if strange := sorted({*rung.nodes} - {*rungs[0].nodes}):
-            found = f"{', '.join(strange)} on the rung of {rung.count}"
+            found = f"{', '.join(strange)} in the run on {rung.count}"
             raise ValueError(f"expected nodes that ran alone too, found {found}")
     for rung in base_repeats:
         if rung.count != 1 or {*rung.nodes} != {*rungs[0].nodes}:
@@ -133,7 +133,10 @@ def base_doubt(base: Rung, other_runs: Sequence[float]) -> str:
         )
     excess = base.seconds / lower_half_mean(predict.step_seconds(base.judged_steps)) - 1
     if excess > TOLERANCE:
-        return f"one node was disturbed: its mean step is {percent(excess)} above its faster half"
+        return (
+            f"the run on one node was disturbed: its mean step is {percent(excess)} above its "
+            "faster half"
+        )
     return ""
 
 
@@ -228,7 +231,7 @@ class Ladder:
         """Predict the efficiency on more nodes. Raises ValueError if too little is known."""
         top = self.rungs[-1]
         if not self.fits:
-            raise ValueError("a prediction needs collectives, and none were timed on this ladder")
+            raise ValueError("a prediction needs the times of collectives, and this run timed none")
         model = predict.communication_model(
             self.calls, self.fits, len(top.steps), len(top.steps) // top.count
         )

@@ -132,8 +132,10 @@ def forecast_efficiency(
     assumptions = _list_assumptions(larger, share, model.noise / means[0])
     if top_loss > MIN_SHARE * means[-1]:
         named = f" ({', '.join(causes)})" if causes else ""
-        message = f"{top_loss:.2g} s of a step were lost to unknown causes other than communication"
-        assumptions += (f"on {larger[-1]} nodes {message}{named}, and so at every size",)
+        message = f"{top_loss:.2g} s of a step were lost to causes other than communication"
+        assumptions += (
+            f"on {larger[-1]} nodes {message}{named}; the same is lost at every number of nodes",
+        )
     return Forecast(predictions, share, top_loss, model.misfit(means), assumptions, load)
 
 

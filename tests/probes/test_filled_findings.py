@@ -41,7 +41,7 @@ CASES: list[
     ),
     (
         finding("FAB-PAIR-BLOCKED", "blocked", ["node2", "node3"], names={"peer": "node3"}),
-        "Open the fabric between node2 and node3",
+        "Let node2 and node3 reach each other on the fabric: check routes and packet filters",
         "node2$ tracepath -n 10.77.0.4",
         "node2 and node3 reach each other by TCP over the fabric.",
     ),
@@ -66,7 +66,7 @@ CASES: list[
     (
         finding("FAB-DUPLICATE-ADDRESS", "two", ["node2"], names={"address": "10.77.0.3"}),
         "Find which machine has the address 10.77.0.3 of node2 by mistake, and give that machine "
-        "another one",
+        "another address",
         "another node$ arping -I fab0 -c 3 10.77.0.3",
         "`arping` gets answers from one hardware address only.",
     ),

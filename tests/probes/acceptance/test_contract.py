@@ -223,8 +223,8 @@ def test_check_command(tmp_path: Path) -> None:
 def test_explain_command() -> None:
     told = CliRunner().invoke(main, ["explain", "fab-wrong-interface"])
     assert told.exit_code == 0
-    assert "do      Move the gradient traffic of NODE to the agreed fabric" in told.output
-    assert "\nfixed when: The byte counters" in told.output
+    assert "do      Make NCCL and gloo on NODE use the agreed fabric" in told.output
+    assert "\nfixed when: During a run, the byte counters" in told.output
     told = CliRunner().invoke(main, ["explain", "FAB-WRONG-INTERFCE"])
     assert told.exit_code == 4
     assert "did you mean FAB-WRONG-INTERFACE" in told.output

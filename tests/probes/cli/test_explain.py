@@ -64,7 +64,7 @@ def test_a_run_fills_in_its_names() -> None:
     told = explain("FAB-TCP", "--run", RECORDINGS / "tcp-fallback")
     assert told.exit_code == 0
     text = joined(told.output)
-    assert "do Bring NCCL on atlas07 back to RDMA" in text
+    assert "do Make NCCL on atlas07 use RDMA: check its devices" in text
     assert "1. on atlas07: ibv_devinfo" in text
     assert "NCCL_IB_HCA names mlx4" in text
     assert "again pytest" in text

@@ -74,7 +74,8 @@ def test_each_node_may_call_its_port_otherwise() -> None:
     for at, node in enumerate(found.sent):
         found.sent[node] = {f"ens{at}": found.sent[node]["eth0"]}
     assert controls.forced_path_observed(found, RDMA)
-    assert "bytes on ens0, ens1, ens2, ens3, NCCL's log: tcp" in controls.describe_forced_run(found)
+    seen = "byte counters show ens0, ens1, ens2, ens3, NCCL's log reported tcp"
+    assert seen in controls.describe_forced_run(found)
 
 
 def port(mbits: int | None) -> list[dict[str, Any]]:
@@ -96,7 +97,7 @@ SLOW = SimpleNamespace(fabric="fab0", management="eth0", management_gbps=0.2)
         (0.024, None, SLOW, None, None, "no normal run"),
         (1.1, 11.0, LAN, 10_000, True, "normal run 11 GB/s"),
         (10.9, 11.0, LAN, 10_000, False, "normal run 11 GB/s"),
-        (10.9, 11.0, LAN, 100_000, None, "eth0 may carry too: bandwidth is not compared"),
+        (10.9, 11.0, LAN, 100_000, None, "eth0 may reach too: bandwidth is not compared"),
         (10.9, 11.0, LAN, None, None, "management_gbps"),
     ],
 )
@@ -263,4 +264,4 @@ def test_where_nothing_can_be_forced_nothing_is_caught(recorder: Callable[..., R
     controls.control_off_fabric(rig, None, cast(Any, logs))
     (missed,) = measure.finish("finished", 1.0).controls
     assert missed.caught is None
-    assert "the contract names no other interface" in missed.saw
+    assert "the contract names no interface outside the fabric" in missed.saw

@@ -399,7 +399,9 @@ def test_bytes_that_no_port_counts_accuse_nobody() -> None:
     found = {one.name: one for one in probe.result("finished", 1.0).measurements if one.judged}
     for name in ("network", "fabric_share", "share_on_other_networks"):
         assert found[name].verdict is Verdict.UNPROVEN
-        assert found[name].note == "bytes of n0, n1, n2, n3 were not counted by any port"
+        assert found[name].note == (
+            "no network port of n0, n1, n2, n3 counted the bytes that it sent"
+        )
     seen = replace(run, sent={node: {"rdma": 0, "eth0": 800_000} for node in run.sent})
     probe = memory_recorder("FABRIC")
     judge.judge_transport(seen, "rdma", probe)  # 5 % and more: another road, as far as is known

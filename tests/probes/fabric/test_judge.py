@@ -187,4 +187,4 @@ def test_without_an_agreed_fabric_no_share_of_it_is_judged() -> None:
     judge.judge_transport(sweep_result(0.1), cast(Any, None), measure)
     for name in ("fabric_share", "share_on_other_networks"):
         notes = [(one.value, one.note) for one in measured(measure, name)]
-        assert notes == [(None, "no fabric was agreed or derived")] * 4
+        assert notes == [(None, "the contract has no fabric, and seatrial found none")] * 4

@@ -162,10 +162,10 @@ def test_a_node_that_connects_to_no_other_is_not_on_rdma(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("gone", "the logs of 3 of 4 ranks came back"),
+        ("gone", "only 3 of 4 ranks have a log of NCCL"),
         ("empty", "an empty file"),
         ("cut", "cut off in the middle of a line"),
-        ("ended", "is truncated"),
+        ("ended", "is incomplete"),
     ],
 )
 def test_a_rank_whose_log_is_not_whole_proves_no_road(

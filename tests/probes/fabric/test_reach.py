@@ -110,7 +110,7 @@ def test_an_agreed_interface_is_tried_or_is_dead() -> None:
     up, down = port("10.1.0.0"), port("10.1.0.1", state="down")
     chosen = choose_ports({"n0": node(0, fab0=up), "n1": node(1, fab0=down)}, "fab0", RAY)
     assert chosen.names == {"n0": "fab0", "n1": "fab0"}
-    assert chosen.dead == {"n1": "fab0 is down, address 10.1.0.1"}
+    assert chosen.dead == {"n1": "fab0 is down and has 10.1.0.1"}
     chosen = choose_ports({"n0": node(0, fab0=up), "n1": node(1)}, "fab0", RAY)
     assert chosen.dead == {"n1": "has no interface fab0"}
 
@@ -219,7 +219,7 @@ def test_a_port_that_is_down_for_a_moment_is_looked_at_again(
     assert pauses == [BLINK_SECONDS]
     gang = Reachable(blinked, blinked)
     found = check_reach(gang, NAMES, "fab0")
-    assert found.dead == {"n1": "fab0 is down, address 10.1.0.1"}
+    assert found.dead == {"n1": "fab0 is down and has 10.1.0.1"}
     assert found.pairs == [("n0", "n1")]
 
 
@@ -258,7 +258,7 @@ def test_one_node_of_unknown_mtu_leaves_packet_sizes_untested() -> None:
     gang: Any = Reachable(readings)
     found = check_reach(gang, NAMES, "fab0")
     assert found.narrow is None
-    assert found.note == "the MTU of the interface is not known on every node"
+    assert found.note == "the MTU of the fabric's interface could not be read on every node"
 
 
 @pytest.mark.parametrize(("shown", "saw"), [(({}, None), True), ((None, None), False)])

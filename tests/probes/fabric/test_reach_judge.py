@@ -174,7 +174,10 @@ def test_why_no_mtu_is_judged_is_always_given(recorder: Callable[..., Recorder],
     judge_reach(ReachabilityResult(["a", "b"], [], {}, None, note=note), measure)
     result = measure.finish("finished", 1.0)
     (found,) = [one for one in result.measurements if one.name == "mtu_mismatches"]
-    assert (found.verdict, found.note) == (Verdict.UNPROVEN, note or "no MTU is known")
+    assert (found.verdict, found.note) == (
+        Verdict.UNPROVEN,
+        note or "the MTU of no node could be read",
+    )
 
 
 def test_neighbours_that_nobody_shows_are_told(recorder: Callable[..., Recorder]) -> None:

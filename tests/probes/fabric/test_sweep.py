@@ -38,7 +38,7 @@ def test_witnesses_must_say_the_same_of_every_node() -> None:
     sent = {"n0": {"fab0": 9000}, "n1": {"fab0": 9000}}
     assert witnessed(sent, n0="fab0", n1="fab0").witness_disagreement() == ""
     assert (
-        "on n1 the byte counters saw fab0, and gloo's sockets reported eth0"
+        "on n1 the byte counters show fab0, but gloo's sockets reported eth0"
         in witnessed(sent, n0="fab0", n1="eth0").witness_disagreement()
     )
     assert "reported nothing" in witnessed(sent, n0="fab0").witness_disagreement()

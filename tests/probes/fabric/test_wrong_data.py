@@ -123,5 +123,5 @@ def test_of_many_ranks_with_wrong_elements_the_others_are_counted() -> None:
 def test_what_all_received_is_nobodys_by_that_alone() -> None:
     (found,) = wrong_data(ROWS, ["n0", "n1", "n2", "n3"])
     assert found.suspects == []
-    assert "The source is unknown: all nodes received it" in found.statement
+    assert "All nodes received wrong data, so the node that made it is not known" in found.statement
     assert wrong_data([], ["n0"]) == []

@@ -77,7 +77,7 @@ CAUSES: dict[int, tuple[Callable[[str], Job | str], str, str]] = {
     ),
     11: (lambda v: faulty(v)["NCCL-VERSION"], "NCCL-VERSION", "one image"),
     12: (lambda v: faulty(v)["INIT-SHM"], "INIT-SHM", "--shm-size"),
-    13: (lambda v: faulty(v)["INIT-MISSING-RANK"], "INIT-MISSING-RANK", "gang"),
+    13: (lambda v: faulty(v)["INIT-MISSING-RANK"], "INIT-MISSING-RANK", "WORLD_SIZE is the number"),
     14: (lambda v: faulty(v)["INIT-NO-IFACE"], "INIT-NO-IFACE", "NCCL_SOCKET_IFNAME"),
     15: (
         lambda v: Job(v, last="net-init").text().replace("10.0.0.2<0>", "fe80::2%eth0<0>"),
@@ -214,7 +214,8 @@ def test_a_slow_start_names_phase_and_rank(tmp_path: Path) -> None:
     named = found.findings[0]
     assert (codes(found), found.transport) == ({"INIT-SLOW"}, "rdma")
     assert named.suspects == ["rank 2 on node1"]
-    assert "rank 2 on node1 took 53.6 s to start, 45.0 s of it in topo" in named.statement
+    took = "rank 2 on node1 took 53.6 s to start, 45.0 s of it in the phase `topo`"
+    assert took in named.statement
     assert "Expected: under 30.0 s" in named.statement
 
 
@@ -396,7 +397,7 @@ def test_a_rank_of_a_smaller_communicator_has_not_joined_the_job() -> None:
         ranks={},
     )
     (found,) = missing_ranks(log)
-    assert found.statement.startswith("rank 3 of 4 never joined; 3 others wait at bootstrap")
+    assert found.statement.startswith("rank 3 of 4 never joined the job. 3 others wait")
 
 
 def test_what_says_how_to_mend_it_comes_before_other_errors(tmp_path: Path) -> None:
@@ -438,7 +439,7 @@ def test_a_connection_that_was_tried_again_is_no_error_if_the_start_completed(
 
 def test_no_service_mesh_is_blamed_on_one_host(tmp_path: Path) -> None:
     (named,) = told(tmp_path, Job(hosts=1, last="bootstrap").text(), whole=True).findings
-    assert named.statement.startswith("all 2 ranks stop at bootstrap without an error")
+    assert named.statement.startswith("all 2 ranks stop at the step `bootstrap` without an error")
     assert "service mesh" not in named.remedy
 
 

@@ -61,7 +61,7 @@ def test_a_device_that_no_ring_uses_is_counted(tmp_path: Path) -> None:
     text = Job().text().replace("NET/IB/1", "NET/IB/0")
     (named,) = told(tmp_path, text).findings
     assert named.code == "FAB-PARTIAL-RAILS"
-    assert "node0: uses 1 of 2 devices; node1: uses 1 of 2 devices" in named.statement
+    assert "node0: uses 1 of 2 RDMA devices; node1: uses 1 of 2 RDMA devices" in named.statement
 
 
 ROCE = ("[1]mlx5_1:1/IB", "[1]mlx5_1:1/RoCE")
@@ -102,7 +102,10 @@ EDGE = "node1:50:60 [0] NCCL INFO Channel 00/0 : {} [send] via NET/Socket/0\n"
 
 def test_connections_over_sockets_are_counted(tmp_path: Path) -> None:
     edges = [EDGE.format("7[7] -> 8[0]"), EDGE.format("15[7] -> 16[0]")]
-    for number, words in ((1, "1 connection goes over TCP"), (2, "2 connections go over TCP")):
+    for number, words in (
+        (1, "1 connection between hosts uses TCP"),
+        (2, "2 connections between hosts use TCP"),
+    ):
         (found,) = told(tmp_path, "".join(edges[:number])).findings
         assert (found.code, words in found.statement) == ("FAB-TCP", True)
 
@@ -111,7 +114,7 @@ def test_hosts_that_all_send_without_gpudirect_are_one_sentence(tmp_path: Path) 
     lines = Job(hosts=2).text().splitlines(keepends=True)
     text = "".join(line.replace("/GDRDMA", "") if "[send]" in line else line for line in lines)
     sentences = told(tmp_path, text).unproven
-    assert sum("receives with GPUDirect and sends without" in one for one in sentences) == 1
+    assert sum("receives with GPUDirect RDMA and sends without" in one for one in sentences) == 1
 
 
 @pytest.mark.parametrize(
@@ -126,4 +129,4 @@ def test_one_host_that_takes_the_loopback_before_another_interface_is_noted(
     notes = told(
         tmp_path, text.replace("NET/Socket : Using [0]lo", f"NET/Socket : Using {interfaces}")
     ).notes
-    assert sum("NCCL takes the loopback first" in note for note in notes) == noted
+    assert sum("NCCL takes the loopback interface first" in note for note in notes) == noted

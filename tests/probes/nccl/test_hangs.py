@@ -35,7 +35,7 @@ def test_one_file_shows_by_its_order_who_stopped(tmp_path: Path, version: str) -
     found = told(tmp_path, merged(Job(version, stops=LAGS, why=MANY), first=3))
     (named,) = found.findings
     assert (named.code, named.suspects) == ("INIT-HANG", ["rank 3 on node1"])
-    assert "unless lines were cut out between" in named.statement
+    assert "unless somebody removed lines from the file" in named.statement
     assert "truncated" not in found.text()
 
 
@@ -129,7 +129,7 @@ def test_all_ranks_stop_where_the_job_gave_up(tmp_path: Path) -> None:
     text = Job(last="graph").text() + caught(0, 1) + caught(1, 1)
     (named,) = told(tmp_path, text).findings
     assert named.code == "INIT-HANG"
-    assert "all 4 ranks stop at graph" in named.statement
+    assert "all 4 ranks stop at the step `graph`" in named.statement
     assert len(named.evidence) == 2
 
 
@@ -143,9 +143,9 @@ def test_a_timeout_alone_is_no_hang_of_the_start(tmp_path: Path, job: Job) -> No
 @pytest.mark.parametrize(
     ("stops", "where"),
     [
-        ({}, "all 4 ranks end at graph"),
-        ({3: "topology"}, "rank 3 on node1 end at topology"),
-        ({3: "net-init"}, "process 1003 on node1 end at net-init"),
+        ({}, "all 4 ranks end at the step `graph`"),
+        ({3: "topology"}, "rank 3 on node1 end at the step `topology`"),
+        ({3: "net-init"}, "process 1003 on node1 end at the step `net-init`"),
     ],
     ids=["all", "one", "one without a number"],
 )
@@ -154,7 +154,9 @@ def test_one_file_says_whose_lines_end_where(
 ) -> None:
     found = told(tmp_path, Job(last="graph", stops=stops).text())
     assert codes(found) == set()
-    assert f"the lines of {where}: a hang, or the piece ends there" in " ".join(found.unproven)
+    assert f"the lines of {where}: they hang there, or this part of the log ends there" in " ".join(
+        found.unproven
+    )
 
 
 def test_a_later_group_that_hangs_is_not_the_start_of_the_job(tmp_path: Path) -> None:
@@ -193,7 +195,7 @@ def test_the_stage_of_who_waits_is_that_of_the_waiting(tmp_path: Path) -> None:
     job = Job(last="topology", absent=[2, 3])
     other = "node1:77:77 [0] NCCL INFO cudaDriverVersion 12040\n"
     found = told(tmp_path, job.text() + other, whole=True)
-    assert "2 others wait at topology" in found.text(1000)
+    assert "2 others wait for them at the step `topology`" in found.text(1000)
 
 
 @pytest.mark.parametrize("name", ["mlx5_bond_0", "mlx5_3"])

@@ -45,7 +45,7 @@ def link(target: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     "name",
     ["/dev/zero", "/dev/urandom", "/dev/null", "x" * 300, "a/" * 5000, "missing", "loop", "zero",
-     "socket", "\x1b[2J\nnothing found"],
+     "socket", "\x1b[2J\nno fault found"],
     ids=lambda name: repr(name[:12]),
 )  # fmt: skip
 def test_what_is_named_and_no_log_is_one_sentence(
@@ -62,8 +62,8 @@ def test_what_is_named_and_no_log_is_one_sentence(
 
 
 STRANGE = {
-    "fifo": (os.mkfifo, "was skipped: of a folder, only regular files"),
-    "socket": (a_socket, "was skipped: of a folder, only regular files"),
+    "fifo": (os.mkfifo, "was not read: in a folder, only regular files"),
+    "socket": (a_socket, "was not read: in a folder, only regular files"),
     "zero": (link("/dev/zero"), "was not read: it is a link to a file outside"),
     "loop": (link("strange"), "was not read: it is a link to a file outside"),
     "nowhere": (link("nothing"), "was not read: it is a link to a file outside"),
@@ -96,7 +96,7 @@ def test_links_within_a_folder_are_no_matter(tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to("rank0")
     (tmp_path / "a.log").symlink_to("rank0/a.log")
     done = nccl_log(tmp_path)
-    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "nothing found")
+    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "no fault found")
 
 
 def test_a_pipe_is_read_where_it_is_named(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_many_files_that_say_nothing_are_counted(tmp_path: Path) -> None:
         (tmp_path / f"{number:02}.log").touch()
     found = analyse_files(sorted(tmp_path.iterdir()))
     assert (found.exit_code, len(found.unproven)) == (20, MAX_UNREAD + 1)
-    assert found.unproven[-1] == "30 more files have no line that can be read"
+    assert found.unproven[-1] == "30 more files were not read, or have no line of NCCL"
 
 
 @pytest.mark.parametrize("name", ["##vso[task.setvariable]x.log", "::error::x.log"])

@@ -164,7 +164,9 @@ def test_a_device_whose_peak_is_unknown_is_unproven_until_its_tokens_are_agreed(
     found = on_gpu(ladder(**SOUND), device="NVIDIA L4", peak=None)
     seen = figure(judged(tmp_path / "bare", found, contract()), "mfu")
     assert seen.verdict is Verdict.UNPROVEN
-    assert seen.note == "the peak of NVIDIA L4 is unknown: set [SCALING.tokens_per_s]"
+    assert seen.note == (
+        "the peak of NVIDIA L4 is unknown: set [SCALING.tokens_per_s] in the contract"
+    )
     result = judged(tmp_path / "agreed", found, contract(AGREED_TOKENS))
     assert figure(result, "tokens_per_s").verdict is Verdict.PASS
     assert not verdicts(result, "mfu")
@@ -181,7 +183,7 @@ def test_more_than_the_peak_proves_nothing(tmp_path: Path) -> None:
     """A clock that is wrong, or a name."""
     seen = figure(judged(tmp_path / "run", on_gpu(ladder(**SOUND), 1.3), contract()), "mfu")
     assert (seen.verdict, seen.value) == (Verdict.UNPROVEN, None)
-    assert "no device is faster than its peak" in seen.note
+    assert "no device exceeds its peak" in seen.note
 
 
 def test_an_emulated_accelerator_owes_tokens_and_has_no_mfu(tmp_path: Path) -> None:

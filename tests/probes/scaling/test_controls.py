@@ -49,7 +49,11 @@ def test_on_one_node_no_delay_is_planted_and_the_control_says_why(measure: Recor
     alone = Ladder(rungs=[rung(1, 1.0)], calls=[], fits={}, base_repeats=[])
     control_planted_delay(rig(measure), TrainConfig(), alone, lambda _: None)
     (control,) = measure.finish("finished", 1.0).controls
-    assert (control.name, control.caught, control.saw) == ("planted delay", None, "one node")
+    assert (control.name, control.caught, control.saw) == (
+        "planted delay",
+        None,
+        "the test ran on only one node",
+    )
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,10 @@ def test_all_ranks_that_hold_the_others_up_are_named_and_their_nodes() -> None:
     late = with_largest(found, held_up(rung, {1: 0.5, 2: 0.8}))
     (slow,) = stragglers(late)
     assert slow.suspects == ["rank 2", rung.nodes[2], "rank 1", rung.nodes[1]]
-    assert f"rank 1 on {rung.nodes[1]} makes the other ranks wait in data, for " in slow.statement
+    assert (
+        f"rank 1 on {rung.nodes[1]} makes the other ranks wait: its part `data` of a "
+        in slow.statement
+    )
 
 
 def test_two_ranks_may_hold_up_in_two_segments() -> None:
@@ -75,8 +78,8 @@ def test_two_ranks_may_hold_up_in_two_segments() -> None:
     rung = held_up(held_up(found.rungs[-1], {0: 0.5}), {3: 0.8}, "optimizer")
     (slow,) = stragglers(with_largest(found, rung))
     assert slow.suspects[::2] == ["rank 3", "rank 0"]
-    assert "makes the other ranks wait in optimizer" in slow.statement
-    assert "makes the other ranks wait in data" in slow.statement
+    assert "makes the other ranks wait: its part `optimizer`" in slow.statement
+    assert "makes the other ranks wait: its part `data`" in slow.statement
 
 
 @pytest.mark.parametrize("segment", LOCAL_SEGMENTS)

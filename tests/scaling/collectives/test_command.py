@@ -100,8 +100,8 @@ def test_a_sweep_without_any_size_proves_nothing(tmp_path: Path, note: str, why:
 @pytest.mark.parametrize(
     ("sizes", "says"),
     [
-        (["-b", "12Q"], "expected numbers with K, M or G as sizes, found '12Q' and '16G'"),
-        (["-b", "5", "-e", "7"], "no power of two is in 5 to 7, from 8 to 16G"),
+        (["-b", "12Q"], "such as 8, 64K, 4M or 1G, found '12Q' and '16G'"),
+        (["-b", "5", "-e", "7"], "between --minbytes and --maxbytes, found none from 5 to 7"),
     ],
 )
 def test_sizes_that_cannot_be_measured_are_refused(sizes: list[str], says: str) -> None:

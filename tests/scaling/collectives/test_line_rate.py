@@ -51,14 +51,14 @@ def test_a_node_that_has_less_does_not_lower_what_is_asked_of_all(
         rate = line_rate(facts, fabric)
         assert rate is not None
         assert rate.gbytes_per_s == (400 if fabric == "rdma" else 12.5)
-        assert rate.because.endswith("on n1; less on n2")
+        assert rate.because.endswith("on n1; a lower rate on n2")
 
 
 def test_of_many_nodes_that_have_less_eight_are_named() -> None:
     facts = [node(8), *(node(7, host=f"n{number}") for number in range(2, 12))]
     rate = line_rate(facts, "rdma")
     assert rate is not None
-    assert rate.because.endswith("; less on n2, n3, n4, n5, n6, n7, n8, n9 and 2 more")
+    assert rate.because.endswith("; a lower rate on n2, n3, n4, n5, n6, n7, n8, n9 and 2 more")
 
 
 def test_the_reason_of_a_limit_says_what_a_sound_ring_reaches() -> None:

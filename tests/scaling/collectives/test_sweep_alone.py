@@ -156,7 +156,8 @@ def test_messages_are_as_large_as_fits_four_times_into_what_is_free_of_a_gpu(
         found = sweep_operation(GPU, ALL_REDUCE, 1.0, 0.01, [4096])
     assert found["rows"] == []
     assert found["note"] == (
-        "messages above 2 KiB were skipped: four of them do not fit in device memory"
+        "messages above 2 KiB were skipped: four such messages do not fit into the free memory of "
+        "a GPU"
     )
 
 

@@ -42,7 +42,7 @@ def test_rungs_double_up_to_all_nodes() -> None:
 def test_no_worker_is_two_ranks_of_a_rung() -> None:
     gang = cast(Gang, SimpleNamespace(places=[SimpleNamespace(node=f"n{at}") for at in range(8)]))
     assert len(worker_groups(gang, 8)[0]) == 8
-    with pytest.raises(GangError, match="10 nodes needs more than the gang's 8"):
+    with pytest.raises(GangError, match="10 nodes is not possible: the test has 8 nodes"):
         worker_groups(gang, 10)
     assert worker_groups(gang, 2) == [[0, 1]]
     assert worker_groups(gang, 3, first=6) == [[0, 6, 7]]

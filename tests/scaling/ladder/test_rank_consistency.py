@@ -44,8 +44,8 @@ def test_one_job_agrees() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"loss_hex": "0x1.8p+2"}, "ranks differ in their loss"),
-        ({"norm_hex": "0x1.8p+2"}, "ranks differ in their norm"),
+        ({"loss_hex": "0x1.8p+2"}, "the ranks have different values of the loss"),
+        ({"norm_hex": "0x1.8p+2"}, "the ranks have different values of the gradient norm"),
         ({"ids": [4]}, "a sample was used twice. Expected: each sample once"),
         ({"tokens": 32}, "96 tokens were used. Expected: 128"),
         ({"local_loss": 5.2}, "the loss is 5, the mean of the ranks' losses is 5.05"),
@@ -60,7 +60,9 @@ def test_a_step_that_is_not_one_jobs_is_told(change: dict[str, Any], says: str) 
 def test_a_rank_that_trained_alone_is_named() -> None:
     lying = results(4)
     lying[2]["world"] = 1
-    assert find_disagreements(lying) == [f"step {step}: rank 2 sees 1 ranks" for step in (1, 2)]
+    assert find_disagreements(lying) == [
+        f"step {step}: rank 2 is in a job of 1 ranks. Expected: 4" for step in (1, 2)
+    ]
 
 
 def test_a_loss_that_is_no_number_is_not_this_ones_to_tell() -> None:

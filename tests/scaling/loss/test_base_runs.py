@@ -70,7 +70,7 @@ def test_a_base_unlike_its_repeats_is_doubted(others: list[float], words: str) -
 
 def test_a_base_whose_steps_are_disturbed_is_doubted_however_well_it_repeats() -> None:
     rough = disturbed(base(), 0.3, every=4)
-    assert "one node was disturbed" in base_doubt(rough, [rough.seconds])
+    assert "the run on one node was disturbed" in base_doubt(rough, [rough.seconds])
 
 
 def doubted(found: Ladder, slow_s: float, repeats: list[Rung]) -> Ladder:

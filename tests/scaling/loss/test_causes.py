@@ -390,5 +390,5 @@ def test_a_cause_carries_its_evidence() -> None:
     cluster, found = seen(7, slow_node=0.2)
     cause = found.causes[0]
     assert isinstance(cause, LossCause)
-    assert cause.statement.startswith(f"compute of {cluster.slow} alone takes ")
+    assert cause.statement.startswith(f"compute on {cluster.slow} alone takes ")
     assert cause.statement.endswith(f"{percent(cause.share)} of the step time")

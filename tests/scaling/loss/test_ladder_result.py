@@ -37,7 +37,7 @@ def test_what_pairs_of_nodes_show_as_a_links_is_communication_and_the_rest_is_no
     found = Ladder(rungs=rungs, calls=CALLS, fits=FITS, base_repeats=[])
     unknown = found.forecast()
     assert unknown.beside == pytest.approx(0.2, rel=0.2)
-    words = "s of a step were lost to unknown causes other than communication (SCALE-UNEXPLAINED"
+    words = "s of a step were lost to causes other than communication (SCALE-UNEXPLAINED"
     assert words in unknown.assumptions[-1]
     placed = replace(found, slow_links=[SlowLink(("node0", "node1"), "node0 -> node1 is slow")])
     assert {cause.code for cause in placed.explanations()[-1].causes} == {"SCALE-LINK"}

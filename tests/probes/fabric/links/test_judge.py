@@ -149,7 +149,7 @@ def test_of_two_bad_nodes_each_has_the_loss_of_its_own_links(
     shares = {"n1": 0.03, "n3": 0.1}
     found, _ = loss_of(Gang(6, lambda *link: shares.get(link[0], 0.0)), recorder)
     assert [one.statement for one in found] == [
-        f"{node} loses {percent(share)} of the packets that it sends, with every peer"
+        f"{node} loses {percent(share)} of the packets that it sends, with every node"
         for node, share in shares.items()
     ]
 

@@ -110,7 +110,9 @@ def test_rails_that_are_all_slower_at_once_share_something() -> None:
     assert (slowest.value, slowest.verdict) == (0.5, Verdict.FAIL)
     (found,) = result.findings
     assert (found.code, found.suspects) == ("FAB-RAILS-SHARED", NODES)
-    assert found.statement == ("2 rails send at once: 0.5 GB/s each. One rail alone: 1 GB/s")
+    assert found.statement == (
+        "2 rails of each node send at once and reach 0.5 GB/s each. One rail alone: 1 GB/s"
+    )
 
 
 def test_rails_that_are_as_fast_at_once_share_nothing() -> None:

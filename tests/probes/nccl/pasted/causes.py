@@ -65,14 +65,14 @@ CAUSED = {
         info(*BEGIN) + warn("include/socket.h:390 Call to write failed : Broken pipe"),
         {"NCCL-ERROR"},
         "write, writev, read and readv as well",
-        "the error began there, or in the network",
+        "the error began at this peer, or in the network",
     ),
     "a proxy, on the line of the error": Case(
         "torch.distributed.DistBackendError: ncclInternalError: Internal check failed. Proxy Call to rank "
         "8 failed (Connect)\n",
         {"NCCL-ERROR"},
         "the thread that connects has failed",
-        "the error began before it, here or at another rank (Proxy Call to rank 8 failed (Connect))",
+        "the error began earlier, on this host or at another rank (Proxy Call to rank 8 failed (Connect))",
     ),
     "no peer access": Case(
         "RuntimeError: CUDA error: peer access is not supported between these two devices\n",
@@ -85,7 +85,7 @@ CAUSED = {
         info(*BEGIN) + warn("graph/xml.h:70 Attribute busid of node nic not found") + FAILED,
         {"NCCL-ERROR"},
         "it is the card, not the file",
-        "take the device out",
+        "remove the device",
     ),
     "a topology file that is missing": Case(
         info(*BEGIN)

@@ -20,7 +20,7 @@ COUNTS = {
         + "".join(info("Setting affinity for GPU to ff", device=at) for at in (1, 2)),
         set(),
         "both wrote; only one gives its number",
-        "does not give the number of each of 2 ranks",
+        "does not show the rank number of each of 2 ranks",
     ),
     "lines that nothing reads": Case(
         info("Allocated 4194304 bytes", pid=1)

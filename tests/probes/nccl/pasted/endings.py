@@ -15,7 +15,7 @@ ENDINGS = {
         STARTED + warn(f"allocator.cc:132 Cuda failure {LAUNCH}") + warn(RECLAIM),
         set(),
         "at the end of the run; which call broke the GPU's state is not here",
-        "an error while a communicator was freed, at the end of the run, and no line says",
+        "an error occurred while NCCL freed a communicator, at the end of the run, and no line says",
     ),
     "the failure itself is told": Case(
         STARTED + warn(f"include/alloc.h:132 Cuda failure {LAUNCH}") + warn(RECLAIM),
@@ -35,7 +35,7 @@ ENDINGS = {
         + warn(RECLAIM, host="node0", pid=1000),
         set(),
         "it is never called fine",
-        "not proven: an error while a communicator was freed",
+        "not proven: an error occurred while NCCL freed a communicator",
     ),
     "a failure, and an exception": Case(
         STARTED
@@ -44,7 +44,7 @@ ENDINGS = {
         + "RuntimeError: NCCL error: unhandled cuda error\n",
         {"NCCL-ERROR"},
         "the program says that a call failed",
-        "an error while a communicator was freed",
+        "an error occurred while NCCL freed a communicator",
     ),
     # Near misses: failures that are none of the end.
     "an illegal access before the end": Case(
@@ -70,6 +70,6 @@ ENDINGS = {
         + info("comm 0x550000 rank 0 nranks 4 - Destroy COMPLETE", host="node0"),
         set(),
         "so a sound job ends",
-        "nothing found",
+        "no fault found",
     ),
 }

@@ -16,7 +16,7 @@ ERRORS = {
         + info("include/net.h:32 -> 2"),
         {"NCCL-ERROR"},
         "the second error only follows",
-        "the connection to 10.1.0.9 broke: the error began there, or in the network",
+        "the connection to 10.1.0.9 broke: the error began at this peer, or in the network",
     ),
     "a scanner of ports": Case(
         info(*BEGIN)
@@ -44,7 +44,7 @@ ERRORS = {
         + info("bootstrap.cc:554 -> 3", "transport.cc:204 -> 3", "group.cc:64 -> 3 [Async thread]"),
         {"NCCL-ERROR"},
         "no line shows a second version",
-        "2.19 and 2.20 can mix up two such messages",
+        "2.19 and 2.20 can mix up two messages of the start",
     ),
     "a truncated message of the start, of two versions": Case(
         info("NCCL version 2.19.3+cuda12.3", *BEGIN, start(0, 2))
@@ -101,7 +101,7 @@ ERRORS = {
         ),
         {"NCCL-ERROR"},
         "ranks call different sizes",
-        "ranks send other sizes",
+        "ranks send messages of other sizes",
     ),
     "a truncated message": Case(
         info(*BEGIN, start(0, 4))
@@ -186,7 +186,7 @@ ERRORS = {
         + info("init.cc:1089 -> 2"),
         {"INIT-QP"},
         "one cause; the rest follows",
-        "what follows from it",
+        "these errors follow from the finding above",
     ),
     "a completion without a peer": Case(
         info(*BEGIN)
@@ -262,7 +262,7 @@ ERRORS = {
         + warn("proxy.cc:1495 [Service thread] Accept failed Resource temporarily unavailable"),
         {"NCCL-ERROR"},
         "it follows from another rank's error",
-        "began before it, here or at another rank",
+        "began earlier, on this host or at another rank",
     ),
     "old loopback between hosts": Case(
         "".join(
@@ -288,6 +288,6 @@ ERRORS = {
         Job("2.21.5").text() + info("init.cc:1089 -> 4", host="node0", pid=1000),
         set(),
         "a program may ask for what is not there, and go on",
-        "nothing found",
+        "no fault found",
     ),
 }

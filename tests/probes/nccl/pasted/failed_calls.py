@@ -152,7 +152,7 @@ FAILED_CALLS = {
         + info("bootstrap.cc:256 -> 3"),
         {"NCCL-ERROR"},
         "this host has an interface: what it got is no address",
-        "what came as the address of another rank is none",
+        "NCCL received something that is not an address as the address of another rank",
     ),
     "a loopback address": Case(
         torch("socketStartConnect: Connect to 127.0.0.1<45069> failed : Connection refused"),
@@ -211,14 +211,14 @@ FAILED_CALLS = {
         warn("net.cc:579 Error: network gIB not found.") + info("init.cc:516 -> 5"),
         {"NCCL-ERROR"},
         "its plugin did not load",
-        "the network that NCCL_NET names is not there",
+        "NCCL does not find the network that NCCL_NET names",
     ),
     "shared memory that may not be written, and what follows": Case(
         warn("include/shm.h:28 Call to shm_open failed : Permission denied")
         + warn("include/shm.h:48 Error while creating shared memory segment nccl-shm-send"),
         {"INIT-SHM"},
         "more room does not help",
-        "stage      not shown\n\nINIT-SHM [gpu01]: gpu01: /dev/shm may not be written",
+        "stage      not shown\n\nINIT-SHM [gpu01]: gpu01: NCCL has no permission to write to /dev/shm",
     ),
     "ranks that were told to abort": Case(
         info(
@@ -236,7 +236,7 @@ FAILED_CALLS = {
         "[rank0]: Some NCCL operations have failed or timed out.\n",
         {"NCCL-ERROR"},
         "the second sentence only follows",
-        "Look for the rank that did not join the collective",
+        "Find the rank that did not join the collective",
     ),
     "wrong results behind a prefix": Case(
         STARTED + "[1,0]<stdout>:# Out of bounds values : 12 FAILED\n",
@@ -267,7 +267,7 @@ FAILED_CALLS = {
         "[rank5]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9141)\n",
         {"NCCL-ERROR"},
         "no error came first: a rank did not join",
-        "Look for the rank that did not join the collective",
+        "Find the rank that did not join the collective",
     ),
     "the version that torch gives": Case(
         "torch.distributed.DistBackendError: NCCL error in: /src/ProcessGroupNCCL.cpp:3763, remote "
@@ -300,7 +300,7 @@ FAILED_CALLS = {
         + warn("misc/shmutils.cc:114 Error while creating shared memory segment /dev/shm/nccl-Nz"),
         {"INIT-SHM"},
         "the second line follows",
-        "stage      not shown\n\nINIT-SHM [gpu01]: gpu01: CUDA does not take a shared memory segment",
+        "stage      not shown\n\nINIT-SHM [gpu01]: gpu01: CUDA refuses a shared memory segment of NCCL",
     ),
     "a network device without a place": Case(
         torch("Attribute busid of node nic not found"),
@@ -314,7 +314,7 @@ FAILED_CALLS = {
         "(RayWorkerVllm pid=7602) ERROR 04-07 00:57:46 ray_utils.py:45] Some text of NCCL\n",
         {"NCCL-ERROR"},
         "the prefix is not NCCL's",
-        "not known here (Some text of NCCL)",
+        "NCCL reports an error that seatrial does not know (Some text of NCCL)",
     ),
     "a wrong argument": Case(
         info(*BEGIN)
@@ -337,7 +337,7 @@ FAILED_CALLS = {
         info("NET/Socket : Using [0]lo:127.0.0.1<0> [1]eth0:192.168.4.230<0>"),
         set(),
         "no second host is seen",
-        "note: gpu01: NCCL takes the loopback first",
+        "note: gpu01: NCCL takes the loopback interface first",
     ),
     "NCCL's own report of the ranks": Case(
         "NCCL version 2.26.2 compiled with CUDA 12.6\n#0-0 (fa93daea854b060b) MISMATCH\n"
@@ -345,7 +345,7 @@ FAILED_CALLS = {
         "  30 ranks have launched up to operation 640\n  2 ranks have launched up to operation 641\n",
         set(),
         "ranks may be a step apart while they work",
-        "ask `ncclras` again",
+        "run `ncclras` again",
     ),
     "advice without host and process": Case(
         '[2026-08-23 09:56:58] node [0] /rccl/src/init.cc:213 NCCL WARN Missing "iommu=pt" from '

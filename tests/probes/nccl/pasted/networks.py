@@ -28,7 +28,7 @@ NO_NETWORK_TO_ACCUSE = {
         GDR_ON_RECEIVE,
         set(),
         "without NVLink NCCL stages what it sends",
-        "not proven: nccl.log:3: it receives with GPUDirect and sends without",
+        "not proven: nccl.log:3: this host receives with GPUDirect RDMA and sends without it",
         "rdma",
     ),
     "GPUDirect that only receives, and newer words for it": Case(
@@ -73,7 +73,7 @@ NO_NETWORK_TO_ACCUSE = {
         + info("NCCL version 2.18.5+cuda12.2", *BEGIN),
         set(),
         "without MPI each process is a job of its own",
-        "note: nccl-tests lists rank 0 on gpu01, gpu02: two jobs, each by itself",
+        "note: nccl-tests lists rank 0 on gpu01, gpu02: these are two separate jobs",
     ),
     "an RDMA device that the kernel emulates": Case(
         info("NET/IB : Using [0]rxe0:1/RoCE [RO]; OOB eth0:10.1.0.1<0>", "Using network IB"),

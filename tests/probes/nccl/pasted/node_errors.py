@@ -152,6 +152,6 @@ NODE_ERRORS = {
         ),
         set(),
         "no job fails by it",
-        "nothing found",
+        "no fault found",
     ),
 }

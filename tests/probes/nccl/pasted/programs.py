@@ -70,7 +70,7 @@ PROGRAMS = {
         warn("misc/socket.cc:420 socketTryAccept: Accept failed: Bad file descriptor"),
         {"NCCL-ERROR"},
         "NCCL was aborting: no port or route is at fault",
-        "the error began before it, here or at another rank",
+        "the error began earlier, on this host or at another rank",
     ),
     "a call of CUDA, by nccl-tests": Case(
         "gpu01: Test CUDA failure common.cu:253 'an illegal memory access was encountered'\n",

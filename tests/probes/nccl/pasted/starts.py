@@ -19,7 +19,7 @@ CUT_STARTS = {
         + info(*BEGIN, start(1, 2), size_line(1, 2, 2), host="gpu02", pid=77),
         set(),
         "a piece that was cut there looks the same",
-        "a hang, or the piece ends there",
+        "they hang there, or this part of the log ends there",
     ),
     "two of 16 ranks past the all-gather": Case(
         info(*BEGIN, start(0, 16), size_line(0, 16, 2))
@@ -76,7 +76,7 @@ CUT_STARTS = {
         "".join(info(*BEGIN, start(rank, 4), pid=50 + rank, device=rank) for rank in range(3)),
         set(),
         "the fourth may come after the cut",
-        "rank 3 never joined, or the piece ends too early",
+        "rank 3 never joined, or this part of the log ends too early",
     ),
     "the size, and no beginning": Case(
         "".join(
@@ -95,22 +95,25 @@ CUT_STARTS = {
         + warn("socket.cc:1 Something that no version of this reader knows", pid=60, device=2),
         set(),
         "it may be the one that stopped the others",
-        "of some of its processes the beginning is missing",
+        "the first lines of some of its processes are missing",
     ),
     "a job of one rank": Case(
-        info(*BEGIN, start(0, 1)), set(), "it has all ranks", "all 1 ranks end at topology"
+        info(*BEGIN, start(0, 1)),
+        set(),
+        "it has all ranks",
+        "all 1 ranks end at the step `topology`",
     ),
     "four threads of a process": Case(
         "".join(info(*BEGIN, start(n, 4), device=n) for n in range(4)),
         set(),
         "each is a rank",
-        "all 4 ranks end at topology",
+        "all 4 ranks end at the step `topology`",
     ),
     "two attempts of one rank": Case(
         info(*BEGIN, start(0, 2)) + info(*BEGIN, start(0, 2), pid=4002),
         set(),
         "a process that was started again is no second rank",
-        "it has the lines of one of 2 ranks",
+        "it has the lines of only one of 2 ranks",
     ),
     "the last of four ranks has just begun": Case(
         "".join(info(*BEGIN, start(n, 4), pid=50 + n, device=n) for n in range(3))
@@ -118,7 +121,7 @@ CUT_STARTS = {
         + info("Setting affinity for GPU 0 to ffff", pid=50),
         set(),
         "in the next moment it may go on",
-        "a hang, or the piece ends there",
+        "they hang there, or this part of the log ends there",
     ),
     "size at the end of an edge": Case(
         info("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA comm 0x55 nRanks 32"),

@@ -33,7 +33,7 @@ STORES = {
         PAIR.replace("799", "534") + "Connection closed by peer [10.1.0.1]:53412\n",
         {"NCCL-ERROR"},
         "it follows from the peer's end",
-        "NCCL-ERROR [10.1.0.1]: gloo lost a peer",
+        "NCCL-ERROR [10.1.0.1]: gloo lost the connection to a peer",
     ),
     "gloo has no such interface": Case(
         "RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find "
@@ -46,20 +46,20 @@ STORES = {
         "torch.distributed.DistNetworkError: " + CLIENT.format("node7") + "\n",
         {"INIT-BOOTSTRAP"},
         "rank 0, its address or its port",
-        "the store of rank 0 does not answer at node7, port 29500",
+        "torch's store, which rank 0 starts, does not answer at node7, port 29500",
     ),
     "a store on the own host": Case(
         "[E socket.cpp:922] [c10d] " + CLIENT.format("localhost") + "\n",
         {"INIT-BOOTSTRAP"},
         "MASTER_ADDR is that of no other host",
-        "a rank looks for the store on its own host",
+        "a rank looks for torch's store on its own host",
     ),
     "three of four clients": Case(
         "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 3/4 clients "
         "joined.\n",
         {"INIT-MISSING-RANK"},
         "the store counts",
-        "3 of 4 processes joined the store of rank 0",
+        "only 3 of 4 processes joined torch's store, which rank 0 starts",
     ),
     "a port that is used": Case(
         "RuntimeError: The server socket has failed to listen on any local network address. The server "
@@ -73,7 +73,7 @@ STORES = {
         "-2 - Name or service not known).\n",
         {"LAUNCH-ENV"},
         "DNS, or a wrong MASTER_ADDR",
-        "the name of the store's host, node7, has no address here",
+        "this host cannot resolve the name node7, at which torch's store should be",
     ),
     "a rendezvous in vain": Case(
         "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError\n",
@@ -86,7 +86,7 @@ STORES = {
         "operation to complete\n",
         {"NCCL-ERROR"},
         "a rank did not come to it",
-        "Look for the rank that did not join",
+        "Find the rank that did not join",
     ),
     "gloo on Docker's bridge": Case(
         PAIR + "connect [172.17.0.2]:13195: Connection refused\n",
@@ -115,7 +115,7 @@ STORES = {
         + "\n",
         set(),
         "a later try may succeed",
-        "the store does not answer yet",
+        "torch's store does not answer yet",
     ),
     "a store that answered later": Case(
         "[E728 15:01:59 socket.cpp:1028] [c10d] " + CLIENT.format("node7") + "\n" + COMPLETE,
@@ -137,21 +137,21 @@ STORES = {
         "- Connection refused).\n",
         set(),
         "each start of torchrun may write this",
-        "none of their errors is known here",
+        "shows no error that seatrial knows",
     ),
     "a name without an IPv6 address": Case(
         "[W socket.cpp:436] [c10d] The IPv6 network addresses of (node7, 29500) cannot be retrieved (gai "
         "error: -2 - Name or service not known).\n",
         set(),
         "IPv4 is tried next",
-        "a try, and others follow",
+        "this attempt failed, and torch makes others",
     ),
     "a bind that is tried again": Case(
         "[W socket.cpp:401] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - "
         "Address already in use).\n",
         set(),
         "IPv4 is tried next",
-        "a try, and others follow",
+        "this attempt failed, and torch makes others",
     ),
     "gloo on one host": Case(
         "[W ProcessGroupGloo.cpp:721] Warning: Unable to resolve hostname to a (local) address. Using the "

@@ -76,8 +76,8 @@ WATCHDOG = {
         "".join(caught(rank, 7753, op="_REDUCE_SCATTER_BASE") for rank in (0, 3, 4)),
         {"NCCL-ERROR"},
         "the others are not shown: read those",
-        "ranks 0, 3, 4 wait in _REDUCE_SCATTER_BASE #7753 (9000 elements), and no line shows what "
-        "other ranks do",
+        "ranks 0, 3, 4 wait in _REDUCE_SCATTER_BASE #7753 (9000 elements), and no line of "
+        "these files shows what other ranks do: give the logs of all",
     ),
     "the same call on every rank of the job": Case(
         info(*BEGIN, *(start(rank, 2).replace("START", "COMPLETE") for rank in (0, 1)))
@@ -85,7 +85,7 @@ WATCHDOG = {
         + caught(1, 9),
         {"NCCL-ERROR"},
         "nobody is missing: the network or a GPU stopped",
-        "ranks 0, 1 wait in ALLREDUCE #9 (9000 elements): no rank of 2 is missing in it",
+        "ranks 0, 1 wait in ALLREDUCE #9 (9000 elements): all 2 ranks wait in it",
     ),
     "a mismatch that torch's wrapper found": Case(
         "RuntimeError: Detected mismatch between collectives on ranks. Rank 2 is running collective: "
@@ -100,7 +100,7 @@ WATCHDOG = {
         "NCCL work: 41, last completed NCCL work: 40.\n",
         {"NCCL-ERROR"},
         "torch 2.3 and 2.4",
-        "rank 2 waits in collective #41, and no line shows what other ranks do",
+        "rank 2 waits in collective #41, and no line of these files shows what other ranks do",
     ),
     "a last line that is cut": Case(
         "[rank2]:[E ProcessGroupNCCL.cpp:629] [Rank 2] Watchdog caught collective oper",
@@ -112,14 +112,14 @@ WATCHDOG = {
         "the entire process down.\n",
         {"NCCL-ERROR"},
         "the timeout itself is not in the piece",
-        "Look for the rank that did not join",
+        "Find the rank that did not join",
     ),
     "a signal to write the flight recorder": Case(
         "[rank3]:[E ProcessGroupNCCL.cpp:1922] [PG ID 0 PG GUID 0(default_pg) Rank 3] Observed flight "
         "recorder dump signal from another rank via TCPStore.\n",
         {"NCCL-ERROR"},
         "another rank timed out",
-        "Look for the rank that did not join",
+        "Find the rank that did not join",
     ),
     "a watchdog that ended by something else": Case(
         "[PG 0 Rank 3] Process group watchdog thread terminated with exception: std::bad_alloc\n",
