@@ -27,11 +27,13 @@ def test_two_gangs_compete_and_one_waits_whole(scene, terms, measure, tier):
         judge.judge_one_placed(run, won, need)
         if len(won) == 1:
             (loser,) = set(gangs) - set(won)
-            never = "the waiting gang was not placed within 30 s"
+            never = (
+                "Ray did not place the waiting gang within 30 s after the other gang was removed"
+            )
             judge.time_handoff(run, run.drop(won[0]), loser, never)
         else:
             run.measure_at_end(
-                check.PLACEMENT_DELAY, None, note=f"{len(won)} of 2 gangs were placed"
+                check.PLACEMENT_DELAY, None, note=f"Ray placed {len(won)} of 2 gangs instead of 1"
             )
             judge.report_not_placed(run, [] if won else gangs)
         controls.control_partial_allocation(run, need)
@@ -81,7 +83,7 @@ def test_a_dead_driver_gives_its_gang_back(scene):
         run.rig.jobs["A"].signal(signal.SIGKILL)
         freed = run.elapsed(killed_at, run.wait_idle(judge.RELEASE_PATIENCE_SECONDS))
         event = "the release of all accelerators after the driver was killed"
-        never = "not all accelerators became free"
+        never = f"not all accelerators were free after {judge.RELEASE_PATIENCE_SECONDS} s"
         judge.judge_time(run, check.RELEASE_TIME, freed, event, [running], never)
 
 
@@ -97,7 +99,9 @@ def test_one_group_per_job_never_deadlocks(scene, measure):
         won = wait_contention(run, gangs, 2 * controls.DEADLOCK_SECONDS)
         if won:
             (loser,) = set(gangs) - set(won[:1])
-            never = "the second of two jobs was never placed"
+            never = (
+                "Ray did not place the second job within 30 s after the first gave its gang back"
+            )
             judge.time_handoff(run, run.drop(won[0]), loser, never)
         else:
             judge.report_not_placed(run, gangs)
