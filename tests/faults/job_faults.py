@@ -97,13 +97,13 @@ STUCK, LEFT, ALIVE = "GANG-STUCK", "GANG-LEAK", "GANG-NOT-REMOVED"
 GANG = [
     Case("leak", {LEFT}, NODES, ["1 of 4 GPUs"], {"leaked", "not_released"},
          scenario="cancelled", in_make_test=True),
-    Case("deaf", {ALIVE}, ["job B"], ["still exists"], {"not_removed"}, scenario="cancelled"),
+    Case("deaf", {ALIVE}, ["job B"], ["still existed"], {"not_removed"}, scenario="cancelled"),
     Case("early", {"GANG-PARTIAL"}, EITHER, ["held 1 of 3"], {"partially_held"},
          scenario="two_gangs"),
-    Case("orphaned", {ALIVE, LEFT}, ["job B", *NODES], ["held by A-1"],
+    Case("orphaned", {ALIVE, LEFT}, ["job B", *NODES], ["held by gang A-1"],
          {"not_removed", "not_released"}, scenario="driver"),
-    Case("fussy", {STUCK}, ["job B"], ["was not placed"], {"never_placed"}, scenario="two_gangs"),
-    Case("fussy", {"GANG-BLOCKED"}, ["job B"], ["had room"], {"blocked_behind"},
+    Case("fussy", {STUCK}, ["job B"], ["Ray did not place"], {"never_placed"}, scenario="two_gangs"),
+    Case("fussy", {"GANG-BLOCKED"}, ["job B"], ["accelerators were free"], {"blocked_behind"},
          scenario="blocks_nobody"),
     Case("halves", {"GANG-PARTIAL", STUCK}, EITHER, ["held 2 of 4"],
          {"deadlocks", "partially_held", "never_placed"}, scenario="one_group"),
@@ -112,32 +112,32 @@ GANG = [
     Case("swapped", {"GANG-MISPLACED"}, [], ["'rollout' rank 0"], {"misplaced"},
          scenario="components"),
     *(
-        Case("careless", {STUCK, LEFT}, NODES, ["were never placed"],
+        Case("careless", {STUCK, LEFT}, NODES, ["Ray never placed"],
              {"never_placed", "not_released"}, scenario=scenario)
         for scenario in ("mixed", "storm")
     ),
-    Case("endless", {STUCK}, ["job A"], ["the stream of small jobs ended"], {"never_placed"},
+    Case("endless", {STUCK}, ["job A"], ["after the small gangs ended"], {"never_placed"},
          scenario="big_gang"),
-    Case("greedy", {STUCK}, ["job B"], ["Ray Train was not placed"],
+    Case("greedy", {STUCK}, ["job B"], ["Ray did not place Ray Train"],
          {"never_placed", "ray_train_outcome"}, scenario="ray_train"),
     Case("deaf", {STUCK, "GANG-NODE-LOSS", ALIVE}, ["job A", "job B", *SPARES], ["RESCHEDULING"],
          {"never_placed", "not_removed"}, scenario="lost_node"),
     Case("shaken", {"GANG-BLOCKED", STUCK, "GANG-NODE-LOSS"}, ["job A", "job B", *SPARES],
-         ["fits and was"], {"blocked_behind", "never_placed"}, scenario="lost_node"),
-    Case("restless", {"GANG-LOST-ACCELERATORS"}, ["job A"], ["lost accelerators in"],
+         ["accelerators were free"], {"blocked_behind", "never_placed"}, scenario="lost_node"),
+    Case("restless", {"GANG-LOST-ACCELERATORS"}, ["job A"], ["lacked accelerators in"],
          {"lost_while_running"}, scenario="cancelled"),
     Case("sluggish", {"GANG-SLOW"}, EITHER, ["s after the"], {"placement_delay"},
          scenario="two_gangs"),
     Case("unmanned", {"GANG-NO-ACTORS"}, EITHER, ["1 of 3 actors"], {"actors_not_running"},
          scenario="two_gangs"),
-    Case("modest", {"GANG-PARTIAL"}, EITHER, ["has 2, not 3"], {"placed_concurrently"},
+    Case("modest", {"GANG-PARTIAL"}, EITHER, ["only 2 accelerators. Expected: 3"], {"placed_concurrently"},
          scenario="two_gangs"),
-    Case("stubborn", {ALIVE}, EITHER, ["still exists"], {"not_removed"}, scenario="one_group"),
+    Case("stubborn", {ALIVE}, EITHER, ["still existed"], {"not_removed"}, scenario="one_group"),
 ]  # fmt: skip
 # Two nodes of two accelerators, where strategies differ and fragments are real ones.
 PAIRS: dict[str, Any] = {"nodes": 2, "name": "pairs", "gpus": 2}
 FRAGMENTS = [
-    Case("scattered", {"GANG-MISPLACED", "GANG-BLOCKED"}, EITHER, ["which had no room for it"],
+    Case("scattered", {"GANG-MISPLACED", "GANG-BLOCKED"}, EITHER, ["room for all of it"],
          {"placed_in_fragments", "blocked_behind"}, scenario="fragments"),
 ]  # fmt: skip
 

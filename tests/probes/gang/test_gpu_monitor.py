@@ -100,7 +100,7 @@ def test_an_eye_that_died_tells_nothing_any_more(
     assert (eyes.poll() or {})["n1"] == {"GPU-a": [7]}
     nodes["n1"].next = Call(ray.exceptions.RayError("gone"))
     clock.now += 1
-    assert (eyes.poll() or {})["n1"] == "its observer died: RayError"
+    assert (eyes.poll() or {})["n1"] == "seatrial's GPU observer died: RayError"
 
 
 def seen_by(eye: GpuMonitor) -> Any:
@@ -153,7 +153,7 @@ def test_an_nvml_that_hangs_is_not_taken_at_its_last_word(
     while not isinstance(eye.uses(), str):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert "NVML has hung" in eye.uses()
+    assert "NVML has not answered" in eye.uses()
 
 
 def test_only_a_gpu_that_is_free_and_unused_is_squatted_on() -> None:
