@@ -96,7 +96,7 @@ def test_the_same_commands_work_every_time(cluster, terms, measure):
         try:
             firsts = held_back(path, measure)
         except NodeNotFree as error:
-            pytest.fail(f"{error}: wait until no other job runs", pytrace=False)
+            pytest.fail(f"{error}. Run LAUNCH again when no other job runs", pytrace=False)
         judge_two_users(path, measure)
     if len(cluster.nodes) > 1:
         judge_places(firsts, measure)
@@ -106,7 +106,12 @@ def judge_places(firsts, measure):
     """Judge on how many nodes rank 0 ran, one after the other; None for a job without a rank 0."""
     known = {first for first in firsts if first}
     count = len(known) if known else None
-    measure(check.NODES_OF_RANK_0, count, samples=len(firsts), note="no job had a rank 0")
+    measure(
+        check.NODES_OF_RANK_0,
+        count,
+        samples=len(firsts),
+        note="no job's output has a line of rank 0",
+    )
 
 
 def held_back(path, measure):
@@ -232,7 +237,7 @@ def control_leftovers(cluster, idle, measure):
             seen = cluster.on_each_node(processes.running_processes, [name], [], nodes=[node])
             state = JobState(seen, busy_accelerators(cluster, idle))
     except NodeNotFree as error:
-        pytest.fail(f"{error}: wait until no other job runs", pytrace=False)
+        pytest.fail(f"{error}. Run LAUNCH again when no other job runs", pytrace=False)
     fault = f"a process without parent and held accelerators are left on {node['name']}"
     judge_state = partial(judge_left, cluster, state)
     plant(measure, check.LEFTOVERS, fault, judge_state, suspects=[node["name"]])
@@ -278,7 +283,7 @@ def open_folder(cluster, folder):
     """Let the job's user write into the folder; fail the probe unless each node sees it."""
     cause, _ = find_folder_problem(cluster, folder or Path())
     if cause:
-        pytest.fail(f"other launchers need a folder that every node sees: {cause}", pytrace=False)
+        pytest.fail(f"this test needs a folder that every node sees: {cause}", pytrace=False)
     folder.parent.chmod(0o711)
     folder.chmod(0o1777)
 

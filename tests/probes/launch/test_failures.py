@@ -63,7 +63,7 @@ def test_an_error_that_does_not_say_where_or_what_is_not(
     judge_failure(failure_of("exception", "KeyError", 3, "node3"), Transcript(lines, 1), recorder)
     result = recorder.finish("finished", 1.0)
     assert [f.statement for f in result.findings] == [
-        f"the last 40 lines of the job that fails by 'exception' do not name {missing}. "
+        f"the last 40 lines of the failing test job 'exception' do not name {missing}. "
         "Expected: the error, the rank, the host."
     ]
 
@@ -75,7 +75,7 @@ def test_an_error_that_is_swallowed_is_found(recorder: Recorder) -> None:
         *(Verdict.FAIL, Verdict.PASS, Verdict.UNPROVEN)
     ]
     assert result.findings[0].statement == (
-        "the job that fails by 'x' ended with exit code 0. Expected: above 0."
+        "the failing test job 'x' ended with exit code 0. Expected: above 0."
     )
 
 
