@@ -139,7 +139,7 @@ def test_a_job_that_announces_no_rank_proves_nothing(recorder: Recorder) -> None
          "rank 1 on n1: the hash of the weights before the first step is zz, on other ranks aa."),
         ({"end": "zz"}, "ranks_with_other_weights", "LAUNCH-WEIGHTS", "the last step is zz"),
         ({"end": None}, "ranks_with_other_weights", "LAUNCH-WEIGHTS", "the last step is missing"),
-        ({"validation": "zz"}, "ranks_with_other_validation", "LAUNCH-DATA", "validation data is zz"),
+        ({"validation": "zz"}, "ranks_with_other_validation", "LAUNCH-DATA", "data is zz"),
         ({"samples": "0-79", "seen": 80}, "misplaced_samples", "LAUNCH-DATA",
          "rank 0, rank 1 on n0, n1: trained on the same samples 0, 1, 2, 3, 8, 9, 10, 11 and 32"),
         ({"seen": 84}, "misplaced_samples", "LAUNCH-DATA",
