@@ -87,7 +87,7 @@ def test_a_damaged_checkpoint_is_refused(name, cluster, original, measure):
     original.ensure_reference_run(cluster, measure)
     outcome = original.corrupted[name]
     scenarios.control_intact_checkpoint(original, measure)
-    if judge.resume_finished(outcome, f"{name}: the run did not recover", measure):
+    if judge.resume_finished(outcome, f"with the damage {name!r} the run did not recover", measure):
         judge.judge_refusal(name, original, outcome, measure)
 
 
@@ -95,7 +95,7 @@ def test_a_damaged_checkpoint_is_refused(name, cluster, original, measure):
 def test_a_full_disk_costs_a_save_and_not_the_run(cluster, original, measure):
     """A save that meets a full disk on one rank is given up by all; run and later saves go on."""
     original.ensure_reference_run(cluster, measure)
-    note = "no write failed as on a full disk"
+    note = "seatrial could not make a write fail as on a full disk"
     measure(check.FAULTS_INJECTED, original.full_disk_files or None, note=note)
     if not original.full_disk_files:
         return
@@ -154,7 +154,7 @@ def test_a_punished_run_is_the_run_never_killed(cluster, workplace, long_origina
     measure.covered(f"{ranks.SUMMARY}: {times}, seed {seed}")
     errors = [injector.error for injector in ranks.injectors_of(runs) if injector.error]
     if errors:
-        measure.covered(f"{len(errors)} kills could not be injected: {errors[0]}")
+        measure.covered(f"seatrial could not inject {len(errors)} kills: {errors[0]}")
 
 
 @pytest.mark.tier("standard")

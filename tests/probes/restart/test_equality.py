@@ -34,9 +34,10 @@ def test_steps_that_tell_nothing_are_not_equal() -> None:
     silent = [{"rank": 0, "steps": [{"step": 1}, {"step": 2, "loss_hex": None, "ids": [1]}]}]
     found = compare_steps(silent, silent)
     assert (found.unequal, found.compared, found.count) == ([], 0, None)
-    assert found.doubt == "2 of 2 steps lack the compared values"
+    lack = "steps have no loss, gradient norm or samples in the result"
+    assert found.doubt == f"2 of 2 {lack}"
     half = compare_steps(run([1.0, 2.0]), run([1.0, 2.0])) + found
-    assert (half.count, half.doubt) == (None, "2 of 4 steps lack the compared values")
+    assert (half.count, half.doubt) == (None, f"2 of 4 {lack}")
 
 
 @pytest.mark.parametrize(("second", "keys"), [(1.25, []), (1.5, ["loss"]), (None, ["loss"])])
