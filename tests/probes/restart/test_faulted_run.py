@@ -158,7 +158,8 @@ def test_parameters_that_differ_after_a_step_are_unequal_whatever_the_loss():
     steps = [{"step": 1, "loss_hex": "0x1", "digest": "a" * 64}]
     other = [{**steps[0], "digest": "b" * 64}]
     (found,) = compare_steps([{"rank": 0, "steps": steps}], [{"rank": 0, "steps": other}]).unequal
-    assert str(found) == "rank 0, step 1: digest bbbbbbbbbbbb... instead of aaaaaaaaaaaa..."
+    key = "hash of the parameters"
+    assert str(found) == f"rank 0, step 1: {key} bbbbbbbbbbbb... instead of aaaaaaaaaaaa..."
 
 
 def test_what_the_first_gang_did_before_is_not_the_runs_time(voyage):
