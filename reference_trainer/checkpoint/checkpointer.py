@@ -174,8 +174,8 @@ class _PlainPlanner(DefaultLoadPlanner):
         except pickle.UnpicklingError:
             name = read_item.dest_index.fqn
             raise CheckpointError(
-                f"{name} contains more than numbers and text. It may run code: check who wrote this "
-                "checkpoint, and remove it"
+                f"{name} contains more than numbers and text. It may run code: check who wrote "
+                "this checkpoint, and remove it"
             ) from None
         value.seek(0)
         super().load_bytes(read_item, value)
