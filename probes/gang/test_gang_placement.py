@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.criterion("GANG"), pytest.mark.tier("standard")]
 
 
 def test_fragments_are_not_mistaken_for_room(scene, measure):
-    """A gang for one node waits with nothing while free accelerators lie on several nodes.
+    """A gang for one node waits and holds nothing, while only several nodes together have room.
 
     A PACK gang of the same size is placed on them at once.
     """
@@ -56,7 +56,7 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
 
 
 def test_strategies_hold(scene, measure):
-    """PACK, SPREAD, STRICT_PACK and STRICT_SPREAD put a gang where they say."""
+    """Ray places gangs as PACK, SPREAD, STRICT_PACK and STRICT_SPREAD require."""
     with scene("placement strategies", nodes=2) as run:
         nodes, largest = len(run.capacity), max(run.capacity.values())
         sizes = {"PACK": largest, "STRICT_PACK": largest, "STRICT_SPREAD": nodes, "SPREAD": nodes}
@@ -83,7 +83,7 @@ def test_strategies_hold(scene, measure):
 
 
 def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
-    """Collocated components of a job see the same accelerators, disaggregated ones see others.
+    """Components of a job that share accelerators get the same ones; other components get others.
 
     The contract's own placement is taken where it has one.
     """

@@ -20,7 +20,7 @@ TRAIN_START_SECONDS = 60  # for Ray Train to get its workers
 
 
 def test_mixed_gangs_of_twice_the_cluster_all_run(scene):
-    """Gangs of a half, a quarter, an eighth ... of what is free, twice as much in all, all run."""
+    """Gangs of different sizes that need twice the free accelerators in total are all placed."""
     with scene("mixed sizes, twice the cluster", steady=False) as run:
         control_release_one_early(run)
         sizes = halving_sizes(run.total)
@@ -37,7 +37,7 @@ def halving_sizes(total):
 
 
 def test_a_gang_that_does_not_fit_blocks_nobody(scene, cluster):
-    """A gang larger than the whole cluster waits and holds nothing; one behind it is placed."""
+    """A gang larger than the cluster waits and holds nothing, and a later gang is placed."""
     with scene("a gang larger than the cluster") as run:
         control_release_one_early(run)
         huge = run.ask("A", cluster.ray_gpu_count + 1)
@@ -48,7 +48,7 @@ def test_a_gang_that_does_not_fit_blocks_nobody(scene, cluster):
 
 
 def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
-    """A gang of all that is free is placed at last, after another job's small gangs have ended.
+    """A gang that needs all free accelerators is placed once another job's small gangs end.
 
     Plain Ray promises no fairness: the wait and the gangs that overtook are reported. The wait is
     bounded only where the contract declares a queue layer.
@@ -76,7 +76,7 @@ def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
 
 
 def test_a_storm_of_gangs_leaves_nothing(scene, tier):
-    """Gangs of random sizes from two jobs, asked for all at once: all run, and nothing leaks."""
+    """Gangs of random sizes, requested by two jobs at once, are all placed, and no GPU leaks."""
     with scene("a storm", steady=False) as run:
         control_release_one_early(run)
         rng = random.Random(run.total)
@@ -86,7 +86,7 @@ def test_a_storm_of_gangs_leaves_nothing(scene, tier):
 
 @pytest.mark.uses("pyarrow")
 def test_ray_train_waits_as_a_gang(scene, workplace, measure):
-    """Ray Train without room holds nothing, asks anew when its patience ends, and runs at last."""
+    """Ray Train without enough free GPUs holds none, asks again after its timeout, and then runs."""
     with scene("Ray Train waits", steady=False) as run:
         control_release_one_early(run)
         need = math.ceil(0.75 * run.total)

@@ -23,7 +23,7 @@ SWALLOWS = "python3 -c 'raise KeyError(\"planted error\")' 2>/dev/null || true\n
 
 @pytest.mark.criterion("LAUNCH")
 def test_a_failing_job_says_why(cluster, terms, measure):
-    """An exception in the last rank ends the job with an exit code, and its error is readable.
+    """An exception in the last rank ends the job with an exit code above 0 and a readable error.
 
     The last 40 lines name the exception, its rank and its host.  A script that swallows its error
     must be caught.
@@ -86,7 +86,7 @@ ROOM_S = 10  # a job that cannot start says so after this time, in which it hold
 @pytest.mark.criterion("LAUNCH")
 @pytest.mark.tier("standard")
 def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
-    """Each job fails in its own way, says why in its last 40 lines, and holds nothing afterwards.
+    """Jobs that fail in different ways say why in their last 40 lines, and hold nothing afterwards.
 
     Out of memory and silence name rank and host; a missing module, a wrong entry point and a lack
     of room are the whole job's.
@@ -132,7 +132,7 @@ SAVED, STEPS = 10, 20  # steps of the first job, and of both together
 @pytest.mark.criterion("LAUNCH")
 @pytest.mark.tier("standard")
 def test_a_job_goes_on_from_one_nodes_own_disk(cluster, terms, measure):
-    """A job saves into a folder that its nodes do not share.  Started again, all its ranks go on.
+    """A job saves into a folder that its nodes do not share.  Started again, all ranks resume.
 
     The first job began at step 0: judged as the second, each of its ranks must be found.
     """

@@ -29,7 +29,7 @@ from probes.session.fixtures import shared_folder
 
 @pytest.mark.criterion("LAUNCH")
 def test_documented_path_starts_a_correct_job(cluster, terms, measure):
-    """The guide's commands, typed in an empty home, start a job that is all right.
+    """The guide's commands, typed in an empty home folder, start a correct training job.
 
     Each rank runs on a node of this cluster, on a GPU of its own where GPUs are real, with right
     variables.  All ranks begin and end with the same weights, each sample has one rank, the logged
@@ -87,7 +87,7 @@ WAIT = ["--wait", "300"]  # the second of two jobs that do not fit at once waits
 @pytest.mark.criterion("LAUNCH")
 @pytest.mark.tier("standard")
 def test_the_same_commands_work_every_time(cluster, terms, measure):
-    """The job runs correctly with a node held back, twice, so that rank 0 runs on another node.
+    """The job runs correctly while one node, then another, is in use, so that rank 0 moves.
 
     Who types the same commands in two homes at the same time, with the same name for the job, gets
     two correct jobs.
@@ -186,7 +186,7 @@ JOBS = 8
 @pytest.mark.criterion("LAUNCH")
 @pytest.mark.tier("soak")
 def test_eight_jobs_in_a_row_leave_nothing(cluster, terms, measure):
-    """The same commands are typed eight times, one after the other: each job is right, none stays.
+    """The same commands, typed eight times in a row, start correct jobs that leave nothing behind.
 
     What a job's ranks start has its name.  What holds a node afterwards must be seen.
     """
