@@ -86,7 +86,7 @@ def test_a_storm_of_gangs_leaves_nothing(scene, tier):
 
 @pytest.mark.uses("pyarrow")
 def test_ray_train_waits_as_a_gang(scene, workplace, measure):
-    """Ray Train without enough free GPUs holds none, asks again after its timeout, and then runs."""
+    """Ray Train without enough GPUs holds none, asks again after a timeout, and then runs."""
     with scene("Ray Train waits", steady=False) as run:
         control_release_one_early(run)
         need = math.ceil(0.75 * run.total)
