@@ -243,7 +243,10 @@ def judge_network(
     complete = job.ended and bool(known) and len(known) == len(nodes)
     note = f"the byte counter of {fabric} cannot be read on every node"
     if expected <= 0:
-        note = "it is not known how much the job should send: its log lacks parameters or steps"
+        note = (
+            "it is not known how much the job should send: its log lacks parameters or steps, or all "
+            "ranks are on one node"
+        )
     if not job.ended:
         note = NOT_ENDED
     lowest = min(known.values()) if complete else None

@@ -238,7 +238,7 @@ def control_leftovers(cluster, idle, measure):
             state = JobState(seen, busy_accelerators(cluster, idle))
     except NodeNotFree as error:
         pytest.fail(f"{error}. Run LAUNCH again when no other job runs", pytrace=False)
-    fault = f"a process without parent and held accelerators are left on {node['name']}"
+    fault = f"a process without a parent, and held accelerators, are left on {node['name']}"
     judge_state = partial(judge_left, cluster, state)
     plant(measure, check.LEFTOVERS, fault, judge_state, suspects=[node["name"]])
 

@@ -305,7 +305,7 @@ def launch(
     name: str,
     **values: Any,
 ) -> None:
-    """Start the job on the Ray cluster that this process is in."""
+    """Start the training job on a Ray cluster: that of RAY_ADDRESS, or else of this machine."""
     config = build_config(values)
     if restarts < 0 or wait <= 0:
         raise click.UsageError("--restarts must be 0 or more, and --wait above 0")
