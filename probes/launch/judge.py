@@ -244,8 +244,8 @@ def judge_network(
     note = f"the byte counter of {fabric} cannot be read on every node"
     if expected <= 0:
         note = (
-            "it is not known how much the job should send: its log lacks parameters or steps, or all "
-            "ranks are on one node"
+            "it is not known how much the job should send: its log lacks parameters or steps, or "
+            "all ranks are on one node"
         )
     if not job.ended:
         note = NOT_ENDED
