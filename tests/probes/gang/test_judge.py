@@ -102,5 +102,8 @@ def test_a_gang_that_was_not_placed_is_shown_as_it_was_last() -> None:
     samples = [{"gangs": {"B-1": entry}} for entry in entries]
     run = at_end(observer=SimpleNamespace(samples=samples))
     report_not_placed(run, ["B-1"])
-    text = "Ray did not place gang B-1. Last state: B-1 holds 1 of 3 (PENDING)"
+    text = (
+        "Ray placed none of the gangs B-1. Expected: one of them. "
+        "Last sample: gang B-1 holds 1 of 3 accelerators (state PENDING)"
+    )
     assert run.kept == [("never_placed", 1, [text], "")]

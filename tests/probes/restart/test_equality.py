@@ -124,4 +124,4 @@ def test_who_computes_wrongly_is_told_from_those_that_it_misleads() -> None:
 @pytest.mark.parametrize(("value", "shown"), [("a" * 32, "a" * 32), ("a" * 33, "a" * 12 + "...")])
 def test_long_values_are_cut_in_a_sentence(value: str, shown: str) -> None:
     step = UnequalStep(0, 1, ["digest"], {"digest": "b"}, {"digest": value})
-    assert str(step) == f"rank 0, step 1: digest {shown} instead of b"
+    assert str(step) == f"rank 0, step 1: hash of the parameters {shown} instead of b"
