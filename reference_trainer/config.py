@@ -9,8 +9,14 @@ from typing import Any, get_type_hints
 
 import click
 
-from reference_trainer.rank_environment import parse_errors
-from reference_trainer.telemetry.event_log import InjectedDelay, parse_delays
+from reference_trainer.rank_environment import KINDS, parse_errors
+from reference_trainer.telemetry.event_log import (
+    SEGMENTS,
+    STAGES,
+    USAGE,
+    InjectedDelay,
+    parse_delays,
+)
 
 CHOICES = {  # allowed values of the fields that take one of a few words
     "dtype": ("auto", "fp32", "bf16"),
@@ -72,9 +78,11 @@ class TrainConfig:
     more. The fields of IDENTITY decide whether a checkpoint fits this run.
     """
 
-    steps: int = knob(20, "Steps in total; a resumed run trains up to this step.")
+    steps: int = knob(20, "Last step of the run; a resumed run also trains up to this step.")
     batch: int = knob(
-        4, "Sequences per rank and step; a run resumed on other ranks keeps their total."
+        4,
+        "Sequences per rank and step. A run that resumes with another number of ranks keeps the "
+        "sequences per step of all ranks together.",
     )
     seq: int = knob(64, "Tokens per sequence.")
     vocab: int = knob(256, "Size of the vocabulary.")
@@ -82,53 +90,106 @@ class TrainConfig:
     layers: int = knob(2, "Number of transformer blocks.")
     heads: int = knob(4, "Attention heads per block.")
     kv_heads: int = knob(
-        0, "Attention heads of keys and values (grouped-query attention); 0: as many as --heads."
+        0, "Heads of keys and values (grouped-query attention). 0 means as many as --heads."
     )
-    hidden: int = knob(0, "Width of a block's MLP; 0: 8/3 of --dim, rounded up to a multiple of 8.")
+    hidden: int = knob(
+        0, "Width of each block's MLP. 0 means 8/3 of --dim, rounded up to a multiple of 8."
+    )
     shard: int = knob(
-        0, "Ranks that share one copy of the model. 0: all (FSDP). 1: DDP. A node's ranks: HSDP."
+        0,
+        "Number of ranks that share one copy of the model. 0 means all ranks (FSDP). 1 means DDP. "
+        "The number of ranks of a node means HSDP.",
     )
-    accumulate: int = knob(1, "Parts into which a rank's batch is split (gradient accumulation).")
-    recompute: bool = knob(False, "Do not keep activations: compute them again in backward.")
+    accumulate: int = knob(1, "Gradient accumulation: parts into which a rank splits its --batch.")
+    recompute: bool = knob(
+        False, "Save GPU memory: compute activations again in backward instead of keeping them."
+    )
     compile: bool = knob(False, "Compile each block (torch.compile).")
     dropout: float = knob(0.1, "Dropout probability.")
     lr: float = knob(1e-3, "Learning rate of AdamW.")
-    warmup: int = knob(0, "Steps in which the learning rate rises to its full value.")
-    decay: int = knob(0, "Step at which the learning rate has fallen to a tenth; 0: never.")
-    weight_decay: float = knob(0.1, "Weight decay of AdamW.")
-    clip: float = knob(1.0, "Norm to which gradients are clipped.")
-    seed: int = knob(1234, "Seed of weights, dropout and data.")
-    data: str = knob("", "Folder with this node's token shard; without it, synthetic data.")
-    dtype: str = knob("auto", "Data type for compute; auto: bf16 on a GPU, fp32 on a CPU.")
-    device: str = knob("auto", "Device for compute; auto: a GPU if there is one, else the CPU.")
-    deterministic: bool = knob(True, "Use deterministic kernels, so that a run can be repeated.")
-    digest: bool = knob(True, "Hash all parameters at the end of the run.")
-    digest_start: bool = knob(False, "Also hash each rank's parameters before the first step.")
-    digest_steps: bool = knob(False, "Also hash the parameters after each step.")
-    validate: int = knob(0, "Sequences of validation data, after the last step; 0: none.")
-    export: str | None = knob(
-        None, "Folder for the trained model, in Hugging Face's Llama format; rank 0 writes it."
+    warmup: int = knob(0, "Number of first steps in which the learning rate rises to --lr.")
+    decay: int = knob(
+        0, "Step at which the learning rate has fallen to a tenth. 0 means that it does not fall."
     )
-    keep_export: bool = knob(True, "Keep the exported model; else it is removed after a test load.")
-    show: str = knob("", "More environment variables that each rank prints, separated by commas.")
-    out: str | None = knob(None, "Folder for timings, metrics and results, one file per rank.")
-    checkpoints: str | None = knob(None, "Folder for checkpoints; the nodes may share it.")
-    save_every: int = knob(0, "Steps between two saves; the last step is saved too. 0: never save.")
-    save_mode: str = knob("sync", "Train on while a save is written (async), or wait (sync).")
-    save_failures: int = knob(2, "Failed saves in a row that a run tolerates; one more ends it.")
-    keep_last: int = knob(3, "Number of newest checkpoints to keep.")
-    resume: bool = knob(True, "Resume from the newest complete checkpoint.")
-    forget: str = knob("", "Plant an error in the resume, for tests: lose or mix up this state.")
+    weight_decay: float = knob(0.1, "Weight decay of AdamW.")
+    clip: float = knob(
+        1.0, "Largest norm of the gradients; larger gradients are scaled down to it."
+    )
+    seed: int = knob(1234, "Seed of weights, dropout and data.")
+    data: str = knob(
+        "", "Folder on each node with its token shard (see `shards`). Without it: synthetic data."
+    )
+    dtype: str = knob("auto", "Data type for compute. auto means bf16 on a GPU, and fp32 on a CPU.")
+    device: str = knob(
+        "auto", "Device for compute. auto means a GPU if the rank sees one, and else the CPU."
+    )
+    deterministic: bool = knob(True, "Use deterministic kernels, so that a run can be repeated.")
+    digest: bool = knob(True, "Report a hash of all parameters at the end of the run.")
+    digest_start: bool = knob(
+        False, "Also report a hash of each rank's parameters before the first step."
+    )
+    digest_steps: bool = knob(False, "Also report a hash of the parameters after each step.")
+    validate: int = knob(
+        0, "Number of sequences for a validation after the last step. 0 means no validation."
+    )
+    export: str | None = knob(
+        None,
+        "Folder into which rank 0 writes the trained model, in the format of Hugging Face's Llama. "
+        "Without it, no model is written.",
+    )
+    keep_export: bool = knob(
+        True, "Keep the model of --export. With --no-keep-export it is removed after a test load."
+    )
+    show: str = knob(
+        "", "Names of environment variables that each rank also prints, separated by commas."
+    )
+    out: str | None = knob(
+        None,
+        "Folder for timings, metrics and results, one file of each per rank. Without it, none are "
+        "written.",
+    )
+    checkpoints: str | None = knob(
+        None, "Folder for checkpoints. If the nodes do not share it, the node of rank 0 keeps them."
+    )
+    save_every: int = knob(
+        0, "Steps between two saves; the last step is saved too. 0 means no regular saves."
+    )
+    save_mode: str = knob(
+        "sync", "sync: training waits until a save is written. async: it continues meanwhile."
+    )
+    save_failures: int = knob(2, "Saves in a row that may fail. One more failed save ends the run.")
+    keep_last: int = knob(3, "Number of newest checkpoints to keep; older ones are removed.")
+    resume: bool = knob(
+        True,
+        "Resume from the newest complete checkpoint in --checkpoints. With --no-resume, a folder "
+        "that has checkpoints is refused.",
+    )
+    forget: str = knob(
+        "",
+        "Plant an error in the resume, for tests. rng, optimizer, all: this state is not restored. "
+        "data: one sample is skipped. peer: the last rank loads an older checkpoint.",
+    )
     pace_s: float = knob(
-        0.0, "Emulate an accelerator: make the blocks' compute of a step last this many seconds."
+        0.0,
+        "Emulate an accelerator: the compute of each step lasts this many seconds or more. "
+        "0 means no emulation.",
     )
     stall: str = knob(
-        "", "Plant delays, for tests, such as data:rank=2:seconds=0.2 (several: with commas)."
+        "",
+        f"Delay a rank, for tests: {USAGE}, several separated by commas. PLACE is a part of a step "
+        f"({', '.join(SEGMENTS)}) or of a save ({', '.join(STAGES)}).",
     )
-    plant: str = knob("", "Plant errors in the last rank, for tests, such as weights,samples.")
+    plant: str = knob(
+        "",
+        f"Plant errors, for tests. One or more of these, separated by commas: {', '.join(KINDS)}.",
+    )
     # Both exceed the supervisor's limits (see launchers.job_timeouts).
-    timeout_s: float = knob(90.0, "Timeout of a collective after the first step, in seconds.")
-    init_timeout_s: float = knob(330.0, "Timeout of a collective until the first step, in seconds.")
+    timeout_s: float = knob(
+        90.0, "Seconds after which a collective fails, from the second step on."
+    )
+    init_timeout_s: float = knob(
+        330.0, "Seconds after which a collective fails, up to the end of the first step."
+    )
 
     def __post_init__(self) -> None:
         for name in POSITIVE_FIELDS:
@@ -148,7 +209,7 @@ class TrainConfig:
         for name, choices in CHOICES.items():
             self._require(name, getattr(self, name) in choices, f"one of {', '.join(choices)}")
         can_save = self.save_every == 0 or self.checkpoints is not None
-        self._require("save_every", can_save, "0 if no checkpoints folder is given")
+        self._require("save_every", can_save, "0, because no checkpoints folder is given")
         self._require("pace_s", not (self.recompute and self.pace_s), "0 with recompute=True")
         parse_delays(self.stall)
         parse_errors(self.plant)
@@ -203,7 +264,7 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
         is_eager=True,  # the others' defaults come from it
         expose_value=False,
         callback=_apply_preset,
-        help="Size of the model; other options override its values.",
+        help="Size of the model, with a batch that suits it. Other options override its values.",
     )(command)
 
 

@@ -91,7 +91,8 @@ def read(folder: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("schema"), int):
         raise CheckpointError(f"{NAME} has no schema: this is not a checkpoint of this trainer")
     if content["schema"] != SCHEMA:
-        raise CheckpointError(f"{NAME} has schema {content['schema']}, not {SCHEMA}")
+        found = content["schema"]
+        raise CheckpointError(f"{NAME} has schema {found}, but this trainer reads schema {SCHEMA}")
     if content.pop("seal", None) != content_sha256(content):
         raise CheckpointError(f"{NAME} was altered: its own sha256 does not match")
     return content
@@ -115,7 +116,7 @@ def own_files(folder: Path, step: int, identity: dict[str, Any]) -> dict[str, An
     content = read(folder)
     if content["step"] != step:
         problem = "the folder was renamed or copied"
-        raise CheckpointError(f"{NAME} says step {content['step']}: {problem}")
+        raise CheckpointError(f"{NAME} says step {content['step']}, not step {step}: {problem}")
     if content["identity"] != identity:
         difference = _list_differences(content["identity"], identity)
         raise CheckpointError(f"it belongs to another run: {difference}")

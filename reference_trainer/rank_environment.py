@@ -137,7 +137,8 @@ def pin_order() -> list[str]:
     NCCL reads the variables with its first communicator.
     """
     overruled = [
-        f"{name} is set to {value}, not {os.environ[name]}: sums must have a fixed order"
+        f"this run uses {name}={value} instead of {os.environ[name]}, because sums must have a "
+        "fixed order (--no-deterministic keeps your value)"
         for name, value in PINNED.items()
         if os.environ.get(name, value) != value
     ]

@@ -304,7 +304,9 @@ class Trainer:
             self.failure_streak = self.failure_streak + 1 if "error" in save else 0
             (self.failed_saves if "error" in save else self.saved).append(save)
             if "untidy" in save and self.world.rank == 0:
-                message = "step %d was saved, but the folder could not be cleaned up: %s"
+                message = (
+                    "step %d was saved, but LATEST or the old checkpoints could not be updated: %s"
+                )
                 log.warning(message, save["step"], save["untidy"])
             if "error" not in save:
                 continue
@@ -368,11 +370,11 @@ class Trainer:
         for delay in config.delays:
             log.info("planted delay: %s", delay)
         if config.forget:
-            log.info("planted error: a resume loses %s", config.forget)
+            log.info("planted error in a resume: --forget %s", config.forget)
 
     def _why_not_restored(self) -> str:
         saved = f"it was saved by {self.resumed.saved_world} ranks, now there are {self.world.size}"
-        return f"forget={self.config.forget} was requested" if self.config.forget else saved
+        return f"--forget {self.config.forget} was given" if self.config.forget else saved
 
     def _step_line(self, record: dict[str, Any]) -> str:
         """Format a step: loss and norm of all ranks, and the tokens per second by rank 0's clock.

@@ -70,11 +70,12 @@ class CompetingJob:
         """Explain why there is no answer."""
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout=1)
+        driver = f"the Ray driver process of test job {self.name}"
         if self.alive:
-            return f"job {self.name}'s driver did not answer within {ANSWER_SECONDS} s"
+            return f"{driver} did not answer within {ANSWER_SECONDS} s"
         self._stderr.seek(0)
-        why = last_line(self._stderr.read(), str(self._child.returncode))
-        return f"job {self.name}'s driver died: {why}"
+        why = last_line(self._stderr.read(), f"exit code {self._child.returncode}")
+        return f"{driver} died: {why}"
 
     def call(self, command: str, *arguments: Any) -> Any:
         """Send a command and wait for its answer."""

@@ -67,7 +67,9 @@ def control_unregistered_gpu(run: Scenario) -> None:
         check.GPU_USED_BEHIND_RAYS_BACK,
         "a process allocates memory on a GPU without asking Ray for it",
         partial(judge_gpu_use, samples, cluster.gpus_by_node),
-        unable="" if gpu else "no node has all GPUs free and one that no process uses",
+        unable=""
+        if gpu
+        else "on no node does Ray count all GPUs as free while one GPU has no process",
         located=node in hidden,
         saw=join_names(hidden.get(node, (0, []))[1]) or "nothing",
     )

@@ -14,28 +14,28 @@ COMPETING = (ALL_GPUS, "starts jobs that compete for GPUs, and cancels them")
 
 PARTIALLY_HELD = none_of(
     "partially_held", "samples", "a job must hold all of its accelerators or none",
-    failing="a waiting job held only a part of its GPUs: {value}",
+    failing="a waiting job held only a part of its GPUs in {value}",
 )
 NOT_REMOVED = none_of(
     "not_removed", "gangs",
-    "a job that was cancelled, or whose driver died, must give its accelerators back",
-    failing="jobs that ended kept their GPUs: {value}",
+    "Ray must free the accelerators of a job that was cancelled, or whose Ray driver process died",
+    failing="{value} still existed after the end of the job",
 )
 LOST_WHILE_RUNNING = none_of(
     "lost_while_running", "samples", "a running gang must keep its accelerators while others wait",
-    failing="a running job lost GPUs: {value}",
+    failing="a running job was without some of its GPUs in {value}",
 )
 BLOCKED_BEHIND = none_of(
     "blocked_behind", "gangs", "a gang that fits must not wait behind one that does not fit",
-    failing="jobs that fit waited behind one that does not: {value}",
+    failing="{value} with enough free GPUs waited behind another gang",
 )
 PLACED_IN_FRAGMENTS = none_of(
-    "placed_in_fragments", "nodes", "STRICT_PACK requires one node, even if more is free on others",
+    "placed_in_fragments", "nodes", "STRICT_PACK requires one node, even if only several nodes together have enough free GPUs",
     failing="a job for one node was spread over {value}",
 )
 NEVER_PLACED = none_of(
     "never_placed", "gangs", "every gang that fits must be placed",
-    failing="jobs that fit never started: {value}",
+    failing="{value} with enough free GPUs never started",
 )
 NODES_KILLED = fixed_check(
     "nodes_killed", "raylets", "the probe must kill one raylet", low=1, high=1, doubted=True,
@@ -48,11 +48,11 @@ RAY_TRAIN_OUTCOME = fixed_check(
 )
 ACTORS_NOT_RUNNING = none_of(
     "actors_not_running", "actors", "every actor of a placed gang must run",
-    failing="ranks of a placed job do not run: {value}",
+    failing="{value} of a placed job did not start",
 )
 LOSSES_NOT_DETECTED = none_of(
     "losses_not_detected", "nodes", "Ray must detect that a node is lost",
-    failing="Ray does not detect lost nodes: {value}",
+    failing="Ray did not detect the loss of {value}",
 )
 DEADLOCKS = none_of(
     "deadlocks", "deadlocks", "jobs with one placement group each cannot block each other",
@@ -60,14 +60,14 @@ DEADLOCKS = none_of(
 )
 MISPLACED = none_of(
     "misplaced", "gangs", "a job must get the placement that it requested",
-    depends=("components", "parallel",), failing="jobs are not placed as requested: {value}",
+    depends=("components", "parallel",), failing="Ray did not place {value} as requested",
 )
 PLACED_CONCURRENTLY = fixed_check(
-    "placed_concurrently", "gangs", "each gang needs 75 %, so only one of the two fits", low=1,
+    "placed_concurrently", "gangs", "each gang needs 75 % of the free accelerators, so only one of the two fits", low=1,
     high=1, failing="of two jobs that do not fit together, Ray placed {value}",
 )
 SAMPLE_RATE = fixed_check(
-    "sample_rate", "Hz", "with fewer samples, a partly held gang could be missed", low=20,
+    "sample_rate", "Hz", "with fewer samples a second, seatrial could miss a gang that holds only a part", low=20,
     doubted=True,
 )
 PLACEMENT_DELAY = default_check(
@@ -76,19 +76,19 @@ PLACEMENT_DELAY = default_check(
 )
 RELEASE_TIME = default_check(
     "release_time", "s",
-    "other jobs wait until Ray frees the gang of a dead driver (0.1 s on an idle head node)", high=10, marginal_high=5,
-    no_control="a control would hold accelerators for longer than the limit",
+    "other jobs wait until Ray frees the gang of a dead driver, which takes 0.1 s on an idle head node", high=10, marginal_high=5,
+    no_control="a self-test would hold accelerators for longer than the limit",
     failing="the GPUs of a dead job are free after {value}",
 )
 LARGE_GANG_WAIT = Check(
     "large_gang_wait", "s", better="lower", when=ordered("queue"),
     without_limit="UNPROVEN if the contract has `queue`, else only noted",
-    no_control="a control would hold accelerators for longer than the limit",
+    no_control="a self-test would hold accelerators for longer than the limit",
     failing="a large job waits {value} behind small ones",
 )
 OVERCOMMITTED = none_of(
     "overcommitted", "samples", "no accelerator may be given to two jobs",
-    failing="one GPU was given to two jobs: {value}",
+    failing="one GPU was held by two jobs in {value}",
 )
 LEAKED = none_of(
     "leaked", "GPUs", "accelerators that no gang holds must be free; otherwise they have leaked",
@@ -217,7 +217,8 @@ PROBES = (
 
 CRITERION = CriterionRow(
     title="gang scheduling works under contention",
-    how="jobs compete: each must hold all its accelerators or none, checked 20 times a second or more",
+    how="test jobs compete for accelerators: 20 times a second or more, seatrial checks that each job "
+    "holds all it needs or none",
     where="gangs of all sizes, on all nodes", needs=("2 GPUs",),
     headlines={PLACEMENT_DELAY: "a job starts {value} after GPUs are free"},
     proven="; no job held only a part of its GPUs", usual_s={"quick": 27, "standard": 155},

@@ -33,10 +33,10 @@ class PartialHold:
     size: int
 
     def describe(self) -> str:
-        """Format as `job B held 1 of 3 accelerators while it waited (gang B-2, ...)`."""
+        """Format as `test job B held 1 of 3 accelerators while it waited for the rest (...)`."""
         return (
-            f"job {self.job} held {self.placed} of {self.size} accelerators while it waited "
-            f"(gang {self.gang}, from {self.start:.2f} to {self.end:.2f} s)"
+            f"test job {self.job} held {self.placed} of {self.size} accelerators while it waited "
+            f"for the rest (gang {self.gang}, from {self.start:.2f} to {self.end:.2f} s)"
         )
 
 
@@ -220,7 +220,7 @@ def _nvml_silence(samples: Sequence[Sample], node: str) -> str:
     """Explain why NVML has no data in all of these samples, or for more than MAX_BLIND_S."""
     looks = [(one["t"], one["in_use"].get(node)) for one in samples if "in_use" in one]
     errors = [use for _, use in looks if isinstance(use, str)]
-    reason = errors[-1] if errors else "NVML was not asked"
+    reason = errors[-1] if errors else "seatrial has no answer from NVML"
     answered = [t for t, use in looks if isinstance(use, dict)]
     if not answered:
         return reason
@@ -239,7 +239,11 @@ def sample_rate(gaps: Sequence[float], required: float) -> tuple[float | None, s
     rate = len(gaps) / sum(gaps) if gaps else 0.0
     if rate >= required and max(gaps) <= MAX_GAP:
         return rate, ""
-    return None, f"{rate:.1f} samples a second; the longest gap is {max(gaps, default=0):.1f} s"
+    longest = max(gaps, default=0)
+    return None, (
+        f"seatrial took {rate:.1f} samples a second, and the longest pause was {longest:.1f} s. "
+        f"Expected: {required:g} samples a second or more, and no pause above {MAX_GAP:g} s"
+    )
 
 
 def percentile_95(values: Sequence[float]) -> float | None:
@@ -257,14 +261,18 @@ def explain_misplaced(strategy: str, nodes: dict[str, int], capacity: dict[str, 
     where = quantity(used, "nodes")
     free_nodes = sum(count > 0 for count in capacity.values())
     if strategy == "STRICT_PACK" and used > 1:
-        return f"STRICT_PACK gang of {size} is on {where}. Expected: 1 node"
+        return f"STRICT_PACK gang of {size} accelerators is on {where}. Expected: 1 node"
     if strategy == "STRICT_SPREAD" and used < size:
-        return f"STRICT_SPREAD gang of {size} is on {where}. Expected: {size} nodes"
+        return f"STRICT_SPREAD gang of {size} accelerators is on {where}. Expected: {size} nodes"
     if strategy == "PACK" and used > 1 and max(capacity.values(), default=0) >= size:
-        return f"PACK gang of {size} is on {where}. Expected: 1 node (it had room for all)"
+        return (
+            f"PACK gang of {size} accelerators is on {where}. Expected: 1 node (one node had "
+            "room for all)"
+        )
     if strategy == "SPREAD" and used < size <= free_nodes:
         return (
-            f"SPREAD gang of {size} is on {where}. Expected: {size} nodes ({free_nodes} had room)"
+            f"SPREAD gang of {size} accelerators is on {where}. Expected: {size} nodes "
+            f"({free_nodes} nodes had room)"
         )
     return ""
 

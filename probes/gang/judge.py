@@ -11,7 +11,7 @@ from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names
 from probes.gang import criterion as check
 from probes.gang.invariants import Sample, is_whole
-from probes.gang.scenario import Scenario
+from probes.gang.scenario import PLACED_SECONDS, Scenario
 from reports.record import Finding
 
 PENDING_SECONDS = 0.7  # how long a gang without room is observed
@@ -37,7 +37,8 @@ def judge_withdrawal(run: Scenario, gang: str, since: float) -> None:
 
 def judge_gone(gang: str, gone: bool, seconds: float, measure: Recorder) -> None:
     """Judge that a gang was removed within `seconds`."""
-    stays = blame_job("GANG-NOT-REMOVED", f"gang {gang} still exists {seconds} s later", gang[0])
+    message = f"gang {gang} still existed {seconds} s after its job cancelled it or died"
+    stays = blame_job("GANG-NOT-REMOVED", message, gang[0])
     judge_or_explain(measure, check.NOT_REMOVED, int(not gone), stays)
 
 
@@ -60,9 +61,11 @@ def judge_held(gang: str, samples: Sequence[Sample], measure: Recorder) -> None:
     states = [is_whole(sample, gang) for sample in samples]
     lost = states[states.index(True) :].count(False) if True in states else None
     now = _states_text(samples[-1]) if samples else ""
-    message = f"running gang {gang} lost accelerators in {lost} samples. Current state: {now}"
+    message = f"gang {gang} ran, but lacked accelerators in {lost} samples. Last sample: {now}"
     harmed = blame_job("GANG-LOST-ACCELERATORS", message, gang[0])
-    judge_or_explain(measure, check.LOST_WHILE_RUNNING, lost, harmed, note="the gang never ran")
+    judge_or_explain(
+        measure, check.LOST_WHILE_RUNNING, lost, harmed, note="Ray never placed the gang"
+    )
 
 
 def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
@@ -71,9 +74,12 @@ def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
     sizes = {gang: gangs[gang]["size"] for gang in won if gang in gangs}
     small = [gang for gang, size in sizes.items() if size < need]
     for gang in small:
-        message = f"gang {gang} has only {sizes[gang]} accelerators. Expected: {need}"
+        message = f"Ray gave gang {gang} only {sizes[gang]} accelerators. Expected: {need}"
         run.measure.explain(blame_job("GANG-PARTIAL", message, gang[0]))
-    both = f"{join_names(won)} were both placed: each has {need}, and only {run.total} were free"
+    both = (
+        f"Ray placed both gangs, {join_names(won)}. Each needs {need} accelerators, but only "
+        f"{run.total} were free"
+    )
     twice = finding("GANG-OVERCOMMIT", both, sorted(run.capacity))
     clash = [twice] if len(won) > 1 and not small else []
     run.measure_at_end(check.PLACED_CONCURRENTLY, len(won), *clash, ours=bool(small))
@@ -83,11 +89,11 @@ def judge_actors(run: Scenario, need: int, gangs: Iterable[str]) -> None:
     """Judge that each accelerator of a placed gang has its running actor."""
     placed = sorted(gangs)
     if not placed:
-        run.measure_at_end(check.ACTORS_NOT_RUNNING, None, note="no gang was placed")
+        run.measure_at_end(check.ACTORS_NOT_RUNNING, None, note="Ray placed no gang")
         return
     all_running = run.until(lambda sample: not missing_actors(sample, need))
     missing = 0 if all_running is not None else missing_actors(run.samples[-1], need)
-    message = f"{missing} of {need} actors of gang {join_names(placed)} did not run"
+    message = f"{missing} of {need} actors of gang {join_names(placed)} did not start"
     unstaffed = finding("GANG-NO-ACTORS", message, jobs_of(placed))
     run.measure_at_end(check.ACTORS_NOT_RUNNING, missing, unstaffed, ours=True)
 
@@ -101,7 +107,10 @@ def judge_not_blocked(run: Scenario, gang: str, since: float) -> None:
     """Judge that a gang that has room is placed although another gang waits."""
     took = run.elapsed(since, run.wait_placed(gang))
     run.measure.note("placed_behind_in", took, "s")
-    message = f"gang {gang} fits but was not placed. Last state: {_gang_states(run)}"
+    message = (
+        f"Ray did not place gang {gang} within {PLACED_SECONDS} s, although enough accelerators "
+        f"were free. Last sample: {_gang_states(run)}"
+    )
     blocked = finding("GANG-BLOCKED", message, jobs_of([gang]))
     run.measure_at_end(check.BLOCKED_BEHIND, int(took is None), blocked)
 
@@ -114,7 +123,7 @@ def time_handoff(run: Scenario, since: float, gang: str, never: str) -> float | 
     placed = run.wait_placed(gang)
     took, event = run.elapsed(since, placed), f"the placement of gang {gang}"
     judge_time(run, check.PLACEMENT_DELAY, took, event, [gang], never)
-    stuck = finding("GANG-STUCK", f"{never}. Last state: {_gang_states(run)}", jobs_of([gang]))
+    stuck = finding("GANG-STUCK", f"{never}. Last sample: {_gang_states(run)}", jobs_of([gang]))
     run.measure_at_end(check.NEVER_PLACED, int(placed is None), stuck)
     return placed
 
@@ -130,7 +139,10 @@ def judge_time(
 def report_not_placed(run: Scenario, gangs: Iterable[str]) -> None:
     """Report that these gangs had room and were not placed."""
     names = sorted(gangs)
-    message = f"Ray did not place gang {join_names(names)}. Last state: {_gang_states(run)}"
+    message = (
+        f"Ray placed none of the gangs {join_names(names)}. Expected: one of them. "
+        f"Last sample: {_gang_states(run)}"
+    )
     run.measure_at_end(
         check.NEVER_PLACED, len(names), finding("GANG-STUCK", message, jobs_of(names))
     )
@@ -139,7 +151,7 @@ def report_not_placed(run: Scenario, gangs: Iterable[str]) -> None:
 def judge_all_ran(run: Scenario, sizes: list[int], rows: list[dict[str, Any]]) -> None:
     """Judge that each gang was placed; note how long the smaller and the larger ones waited."""
     missed = len(sizes) - len(rows)
-    message = f"{missed} of {len(sizes)} gangs were never placed"
+    message = f"Ray never placed {missed} of {len(sizes)} gangs, although each of them fits"
     run.measure_at_end(
         check.NEVER_PLACED, missed, finding("GANG-STUCK", message), samples=len(sizes)
     )
@@ -166,14 +178,21 @@ def _gang_states(run: Scenario) -> str:
 
 def _states_text(sample: Sample) -> str:
     gangs = sample["gangs"].items()
-    return join_names(f"{g} holds {e['placed']} of {e['size']} ({e['state']})" for g, e in gangs)
+    return join_names(
+        f"gang {gang} holds {e['placed']} of {e['size']} accelerators (state {e['state']})"
+        for gang, e in gangs
+    )
 
 
 def judge_big_wait(run: Scenario, wait: float | None, terms: ClusterTerms) -> None:
     """Judge a big gang's wait if the contract declares a queue layer; otherwise only note it."""
     if terms.queue:
-        late = finding("GANG-SLOW", f"the large gang waited for {wait or 0:.1f} s", ["job A"])
-        run.measure_at_end(check.LARGE_GANG_WAIT, wait, late, note="the gang was never placed")
+        late = finding(
+            "GANG-SLOW", f"the large gang waited {wait or 0:.1f} s behind small gangs", ["job A"]
+        )
+        run.measure_at_end(
+            check.LARGE_GANG_WAIT, wait, late, note="Ray never placed the large gang"
+        )
     else:
         run.measure.note(check.LARGE_GANG_WAIT, wait, "s")
 

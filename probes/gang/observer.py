@@ -35,7 +35,9 @@ class GpuMonitor:
     def uses(self) -> GpuProcesses | str:
         """Return the GPUs in use at the last sample, or a text if NVML has no data."""
         age_s = time.monotonic() - self._sampled_at
-        return self._error or (f"NVML has hung for {age_s:.0f} s" if age_s > STALE else self._uses)
+        return self._error or (
+            f"NVML has not answered for {age_s:.0f} s" if age_s > STALE else self._uses
+        )
 
     def _poll(self) -> None:
         start_nvml()  # otherwise, without persistence mode, each sample starts the driver
@@ -51,7 +53,9 @@ class GpuMonitor:
 
     def _count_mismatch(self, nvml: int) -> str:
         """Return a text if NVML sees more GPUs than Ray: it is unknown which are Ray's."""
-        return f"NVML sees {nvml} GPUs, Ray {self._ray_gpus}" if nvml > self._ray_gpus else ""
+        if nvml <= self._ray_gpus:
+            return ""
+        return f"NVML sees {nvml} GPUs, Ray counts {self._ray_gpus}: which are Ray's is not known"
 
 
 class UnregisteredGpuUser:
@@ -97,12 +101,14 @@ class GpuMonitors:
             try:
                 self._latest[node] = ray.get(call)
             except ray.exceptions.RayError as error:
-                self._latest[node] = f"its observer died: {type(error).__name__}"
+                self._latest[node] = f"seatrial's GPU observer died: {type(error).__name__}"
         if not self._latest:
             return None  # no monitor has answered yet
         silent = {node for node, last in self._answered_at.items() if now - last > STALE}
         return {
-            node: f"no answer for {STALE:g} s" if node in silent else self._latest[node]
+            node: f"seatrial's GPU observer did not answer for {STALE:g} s"
+            if node in silent
+            else self._latest[node]
             for node in self._monitors
             if node in silent or node in self._latest
         }
@@ -185,7 +191,7 @@ class ObserverActor:
                     self._samples.append({"t": start, "took": self.now() - start, **sample})
                 time.sleep(max(SAMPLE_SECONDS - (self.now() - start), 0.001))
         except Exception as error:  # noqa: BLE001  (any error must reach the probe)
-            self._error = f"the observer failed: {error}"
+            self._error = f"seatrial's observer of gangs failed: {error}"
 
 
 def _reset_niceness() -> None:

@@ -124,13 +124,15 @@ class Scenario:
         self.total, self.capacity = self._wait_capacity()
         resource, found = rig.cluster.resource, len(self.capacity)
         if found < nodes:
-            raise NoRoom(f"{title} needs free {resource}s on {nodes} nodes, found them on {found}")
+            raise NoRoom(
+                f"the scenario {title!r} needs free {resource}s on {nodes} nodes. Found: on {found}"
+            )
         self.observer.other_jobs()  # forget jobs that have ended by now
         self.other_jobs = self.observer.other_jobs()
         if alone and self.other_jobs:
             who = f"other jobs run on this cluster ({join_names(self.other_jobs)})"
             why = f"{who}, and the test might delay them"
-            raise NoRoom(f"{title}: {why}. Run it when they have ended")
+            raise NoRoom(f"the scenario {title!r} did not run: {why}. Run it when they have ended")
         self.first_sample = len(self.observer.samples)
         self.first_mark = len(self.observer.marks)
         self.control_ranges: list[tuple[int, int]] = []  # indices of samples taken during controls
@@ -161,7 +163,7 @@ class Scenario:
                 self.rig.cluster.describe_holders() or "Ray does not report what holds the others"
             )
             raise NoRoom(
-                f"GANG needs {needed} free {resource}s, found {free} of {size} after "
+                f"GANG needs {needed} free {resource}s, but {free} of {size} were free after "
                 f"{SETTLE_SECONDS} s: {held}. Run it when the other jobs have ended"
             )
         return free, {node: count for node, count in sorted(sample["free_on"].items()) if count}
@@ -238,7 +240,7 @@ class Scenario:
         """
         gang = self.ask("A", 1 + max(number for numbers in parts.values() for number in numbers))
         if self.wait_placed(gang) is None:
-            raise NoRoom(f"the components' gang was not placed within {PLACED_SECONDS} s")
+            raise NoRoom(f"Ray did not place the gang of all components within {PLACED_SECONDS} s")
         locations = self.rig.jobs["A"].call("seats", self.rig.prefix + gang, parts)
         self.rig.jobs["A"].call("release")
         self.wait_idle()

@@ -81,7 +81,7 @@ def find_splits(
     for component, numbers in parts.items():
         node |= {number: pair[0] for number, pair in zip(numbers, places[component], strict=True)}
     nodes = [node[number] for number in sorted(node)]
-    group_text = "a TP group of {}, accelerators {}, is split over two nodes"
+    group_text = "a tensor-parallel group of {} (accelerators {}) is on two nodes. Expected: one"
     return [
         group_text.format(component, components.as_ranges(group))
         for component, numbers in parts.items()
@@ -106,7 +106,12 @@ def kill_spare_node(run: Scenario, spares: SpareNodes, name: str, message: str) 
     """Kill one spare raylet and judge that it is dead; return when it was killed."""
     killed_at = run.observer.mark(message, fault=True)
     dead, _ = spares.kill_nodes(name)
-    run.measure(check.NODES_KILLED, int(dead) or None, on=message, note="its death is not proven")
+    run.measure(
+        check.NODES_KILLED,
+        int(dead) or None,
+        on=message,
+        note="seatrial could not prove that the raylet died",
+    )
     return killed_at
 
 
@@ -149,10 +154,15 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
         took, event = run.elapsed(asked, unaided), f"the placement of gang {gang}"
         judge.judge_time(run, check.PLACEMENT_DELAY, took, event, [gang], "")
         return
-    judge.time_handoff(run, removed, gang, "gang B was not placed after gang A was removed")
+    judge.time_handoff(
+        run,
+        removed,
+        gang,
+        "Ray did not place job B within 30 s after the gang of job A was removed",
+    )
     message = (
-        f"gang {gang} needs 1 of {free} free accelerators and was not placed for "
-        f"{BLOCKED_SECONDS:g} s, because gang {running}, which had lost {victim}, still existed"
+        f"Ray did not place gang {gang} for {BLOCKED_SECONDS:g} s, although {free} accelerators "
+        f"were free and it needs 1. Gang {running}, which had lost {victim}, still existed"
     )
     run.measure.explain(finding("GANG-NODE-LOSS", message, ["job A", victim]))
 
@@ -165,7 +175,7 @@ def _judge_detection(run: Scenario, lost_at: float, detected: float | None, vict
 
 def judge_detected(detected: float | None, victim: str, seconds: float, measure: Recorder) -> None:
     """Judge that a node loss was detected within `seconds`."""
-    message = f"{victim} was killed, and Ray did not detect it within {seconds} s"
+    message = f"node {victim} was killed, and Ray did not detect the loss within {seconds} s"
     unseen = finding("GANG-LOSS-NOT-DETECTED", message, [victim])
     judge_or_explain(measure, check.LOSSES_NOT_DETECTED, int(detected is None), unseen, on=victim)
 
@@ -225,7 +235,7 @@ def judge_partial_holds(segments: Sequence[Sequence[Sample]], measure: Recorder)
     """Judge that no sample of these segments shows a partly placed gang."""
     samples = [sample for segment in segments for sample in segment]
     count = checks.count_partial(samples) if samples else None
-    measure(check.PARTIALLY_HELD, count, samples=len(samples), note="nothing was observed")
+    measure(check.PARTIALLY_HELD, count, samples=len(samples), note="seatrial took no sample")
     spans = [span for segment in segments for span in checks.find_partial_holds(segment)]
     for span in spans[:3]:
         measure.explain(judge.blame_job("GANG-PARTIAL", span.describe(), span.job))
@@ -235,8 +245,10 @@ def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
     """Judge that no accelerator was given away twice."""
     bad = checks.find_overcommitted(samples, run.capacity)
     first = next(iter(bad), {})
-    shown = join_names(f"{count} on {node}" for node, count in first.items())
-    message = f"in {len(bad)} samples, jobs held more than was free before. First: {shown}"
+    shown = join_names(f"{count} accelerators on {node}" for node, count in first.items())
+    message = (
+        f"in {len(bad)} samples, jobs held more accelerators than were free before. First: {shown}"
+    )
     twice = finding("GANG-OVERCOMMIT", message, sorted(first))
     run.measure_at_end(check.OVERCOMMITTED, len(bad), twice)
 
@@ -246,10 +258,10 @@ def _judge_leak(run: Scenario, name: str, lost: int) -> None:
     last = run.observer.samples[-1]
     gangs, free = last["gangs"], last["free_on"]
     missing = [node for node, count in run.capacity.items() if free.get(node, 0) < count]
-    holders = f"held by {join_names(gangs)}" if gangs else "not held by any gang, but not free"
+    holders = f"held by gang {join_names(gangs)}" if gangs else "not free, but no gang held them"
     if last["actors"]:
         alive = join_names(f"{count} of job {job}" for job, count in last["actors"].items())
-        holders += f"; actors alive: {alive}"
+        holders += f"; actors that still ran: {alive}"
     message = f"{lost} of {run.total} {run.rig.cluster.resource}s were {holders}"
     run.measure_at_end(name, lost, finding("GANG-LEAK", message, missing))
 
@@ -286,7 +298,7 @@ def judge_gpu_use(
             f"{count} on {node}, where these GPUs are in use: {join_names(gpus)}"
             for node, (count, gpus) in hidden.items()
         )
-        message = f"processes use GPUs that Ray has not assigned: {details}"
+        message = f"processes use GPUs that Ray counts as free: {details}"
         (_, gpus), *_rest = hidden.values()
         names = {"gpu": gpus[0] if gpus else ""}
         measure.explain(finding("GANG-UNREGISTERED", message, list(hidden), names=names))
@@ -308,7 +320,7 @@ def _keep_evidence(run: Scenario, samples: list[Sample]) -> None:
     caption = f"{run.title}: accelerators of each job over time"
     run.measure.keep(name, content, kind="series", caption=caption)
     room = f"{run.total} {unit}s free on {len(run.capacity)} nodes"
-    run.measure.covered(f"{run.title}: jobs A and B, {room}, {len(samples)} samples")
+    run.measure.covered(f"{run.title}: test jobs A and B, {room}, {len(samples)} samples")
 
 
 def chart_series(segments: list[list[Sample]], marks: list[ScenarioMark]) -> dict[str, Any]:

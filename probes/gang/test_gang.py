@@ -14,7 +14,7 @@ CONTENTION_SECONDS = {"quick": 2.0, "standard": 5.0, "soak": 60.0}
 
 
 def test_two_gangs_compete_and_one_waits_whole(scene, terms, measure, tier):
-    """Of two jobs that each want 75 % of what is free, one gets all of it and one holds nothing.
+    """Two jobs each request 75 % of what is free: one gets all it needs, the other holds none.
 
     When the first lets go, the other starts.
     """
@@ -27,11 +27,13 @@ def test_two_gangs_compete_and_one_waits_whole(scene, terms, measure, tier):
         judge.judge_one_placed(run, won, need)
         if len(won) == 1:
             (loser,) = set(gangs) - set(won)
-            never = "the waiting gang was not placed within 30 s"
+            never = (
+                "Ray did not place the waiting gang within 30 s after the other gang was removed"
+            )
             judge.time_handoff(run, run.drop(won[0]), loser, never)
         else:
             run.measure_at_end(
-                check.PLACEMENT_DELAY, None, note=f"{len(won)} of 2 gangs were placed"
+                check.PLACEMENT_DELAY, None, note=f"Ray placed {len(won)} of 2 gangs instead of 1"
             )
             judge.report_not_placed(run, [] if won else gangs)
         controls.control_partial_allocation(run, need)
@@ -51,7 +53,7 @@ def wait_contention(run, gangs, seconds):
 
 
 def test_a_cancelled_gang_leaves_no_trace(scene):
-    """A gang that waits and is cancelled is gone at once; the one that runs never notices."""
+    """A waiting gang that is cancelled is removed at once, and a running gang keeps its GPUs."""
     with scene("a waiting gang is cancelled") as run:
         running, waiting = judge.start_two_gangs(run, math.ceil(0.75 * run.total))
         fault = "the job reports that it cancelled its gang, but keeps it"
@@ -62,7 +64,7 @@ def test_a_cancelled_gang_leaves_no_trace(scene):
 
 
 def test_a_dead_driver_gives_its_gang_back(scene):
-    """A job whose driver is killed, while it waits or while it holds, leaves nothing behind.
+    """A job whose Ray driver is killed, waiting or running, gives all its accelerators back.
 
     The one that waits is withdrawn and the one that runs never notices; then that one's driver is
     killed as well, and all it held is free.
@@ -81,13 +83,13 @@ def test_a_dead_driver_gives_its_gang_back(scene):
         run.rig.jobs["A"].signal(signal.SIGKILL)
         freed = run.elapsed(killed_at, run.wait_idle(judge.RELEASE_PATIENCE_SECONDS))
         event = "the release of all accelerators after the driver was killed"
-        never = "not all accelerators became free"
+        never = f"not all accelerators were free after {judge.RELEASE_PATIENCE_SECONDS} s"
         judge.judge_time(run, check.RELEASE_TIME, freed, event, [running], never)
 
 
 @pytest.mark.tier("standard")
 def test_one_group_per_job_never_deadlocks(scene, measure):
-    """Two jobs that each want all they need in one group take turns.
+    """Two jobs that each need all GPUs, with one placement group per job, run one after the other.
 
     The same jobs with two groups each must be seen to hold and wait: neither can go on.
     """
@@ -97,7 +99,9 @@ def test_one_group_per_job_never_deadlocks(scene, measure):
         won = wait_contention(run, gangs, 2 * controls.DEADLOCK_SECONDS)
         if won:
             (loser,) = set(gangs) - set(won[:1])
-            never = "the second of two jobs was never placed"
+            never = (
+                "Ray did not place the second job within 30 s after the first gave its gang back"
+            )
             judge.time_handoff(run, run.drop(won[0]), loser, never)
         else:
             judge.report_not_placed(run, gangs)

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.criterion("GANG"), pytest.mark.tier("standard")]
 
 
 def test_fragments_are_not_mistaken_for_room(scene, measure):
-    """A gang for one node waits with nothing while free accelerators lie on several nodes.
+    """A gang for one node waits and holds nothing, while only several nodes together have room.
 
     A PACK gang of the same size is placed on them at once.
     """
@@ -25,15 +25,19 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
         size = max(largest, 2)
         if largest > 1 and run.total - len(run.capacity) < largest:
             need = f"one free accelerator on each node and {largest} more on one of them"
-            raise NoRoom(f"this test needs {need}. Found: {run.capacity}")
+            found = join_names(f"{count} on {node}" for node, count in run.capacity.items())
+            raise NoRoom(f"this test needs {need}. Found: {found}")
         if largest > 1:  # take one accelerator of each node: no node is completely free
             filler = run.ask("A", len(run.capacity), strategy="STRICT_SPREAD")
             if run.wait_placed(filler) is None:
-                raise NoRoom("the gang that takes one accelerator of each node was not placed")
+                raise NoRoom("Ray did not place the gang that takes one accelerator of each node")
         strict = run.ask("B", size, strategy="STRICT_PACK")
         run.observer.wait(PENDING_SECONDS)
         used = run.observer.samples[-1]["gangs"][strict]["nodes"]
-        message = f"STRICT_PACK gang of {size} is on {join_names(used)}, which had no room for it"
+        message = (
+            f"Ray placed a STRICT_PACK gang of {size} on {join_names(used)}, although no node had "
+            "room for all of it. Expected: it waits"
+        )
         wrong = finding("GANG-MISPLACED", message, ["job B"])
         run.measure_at_end(check.PLACED_IN_FRAGMENTS, len(used), wrong, ours=len(used) > 1)
         asked_at = run.observer.mark("A asks for the same, PACK")
@@ -43,21 +47,32 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
         controls.control_fragments(measure, nodes)
         if filler:
             run.drop(filler)
-            time_handoff(run, run.drop(packed), strict, "no node became completely free again")
+            time_handoff(
+                run,
+                run.drop(packed),
+                strict,
+                "Ray did not place the STRICT_PACK gang within 30 s after the others were removed",
+            )
 
 
 def test_strategies_hold(scene, measure):
-    """PACK, SPREAD, STRICT_PACK and STRICT_SPREAD put a gang where they say."""
+    """Ray places gangs as PACK, SPREAD, STRICT_PACK and STRICT_SPREAD require."""
     with scene("placement strategies", nodes=2) as run:
         nodes, largest = len(run.capacity), max(run.capacity.values())
         sizes = {"PACK": largest, "STRICT_PACK": largest, "STRICT_SPREAD": nodes, "SPREAD": nodes}
         used = {name: scenes.try_strategy(run, name, size) for name, size in sizes.items()}
         wrong = [explain_misplaced(*gang, run.capacity) for gang in used.items()]
-        wrong += [f"{name} gang was not placed" for name, bundles in used.items() if not bundles]
+        wrong += [
+            f"{name} gang was not placed within 30 s"
+            for name, bundles in used.items()
+            if not bundles
+        ]
         extra = run.ask("B", nodes + 1, strategy="STRICT_SPREAD")
         run.observer.wait(PENDING_SECONDS)
         if count_placed(run.observer.samples[-1], extra):
-            wrong.append(f"STRICT_SPREAD gang of {nodes + 1} is on only {nodes} nodes")
+            wrong.append(
+                f"STRICT_SPREAD gang of {nodes + 1} is on only {nodes} nodes. Expected: it waits"
+            )
         wrong = [message for message in wrong if message]
         ours = any(message.startswith("STRICT") for message in wrong)  # the others are preferences
         findings = [finding("GANG-MISPLACED", message) for message in wrong]
@@ -68,12 +83,12 @@ def test_strategies_hold(scene, measure):
 
 
 def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
-    """Collocated components of a job see the same accelerators, disaggregated ones see others.
+    """Components of a job that share accelerators get the same ones; other components get others.
 
     The contract's own placement is taken where it has one.
     """
     if cluster.resource != "GPU":
-        pytest.fail("this test identifies components by their GPU, but this cluster has none")
+        pytest.fail("this test identifies components by their GPU, but Ray counts no GPU here")
     terms.check_placement(cluster.size)
     with scene("components", sampled=False) as run:
         wrong, astray = [], []

@@ -20,7 +20,7 @@ TRAIN_START_SECONDS = 60  # for Ray Train to get its workers
 
 
 def test_mixed_gangs_of_twice_the_cluster_all_run(scene):
-    """Gangs of a half, a quarter, an eighth ... of what is free, twice as much in all, all run."""
+    """Gangs of different sizes that need twice the free accelerators in total are all placed."""
     with scene("mixed sizes, twice the cluster", steady=False) as run:
         control_release_one_early(run)
         sizes = halving_sizes(run.total)
@@ -37,7 +37,7 @@ def halving_sizes(total):
 
 
 def test_a_gang_that_does_not_fit_blocks_nobody(scene, cluster):
-    """A gang larger than the whole cluster waits and holds nothing; one behind it is placed."""
+    """A gang larger than the cluster waits and holds nothing, and a later gang is placed."""
     with scene("a gang larger than the cluster") as run:
         control_release_one_early(run)
         huge = run.ask("A", cluster.ray_gpu_count + 1)
@@ -48,7 +48,7 @@ def test_a_gang_that_does_not_fit_blocks_nobody(scene, cluster):
 
 
 def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
-    """A gang of all that is free is placed at last, after another job's small gangs have ended.
+    """A gang that needs all free accelerators is placed once another job's small gangs end.
 
     Plain Ray promises no fairness: the wait and the gangs that overtook are reported. The wait is
     bounded only where the contract declares a queue layer.
@@ -57,7 +57,9 @@ def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
         control_release_one_early(run)
         run.start_stream("B", [1], width=run.total + 2, hold=0.3)
         if run.until(lambda sample: count_held(sample, "B") >= max(run.total // 2, 1)) is None:
-            raise NoRoom("the small gangs were not placed, so the large one need not wait")
+            raise NoRoom(
+                "Ray did not place the small gangs, so the large gang does not have to wait"
+            )
         before = set(run.observer.samples[-1]["gangs"])
         asked = run.observer.mark("A asks for all")
         big = run.ask("A", run.total)
@@ -65,7 +67,7 @@ def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
         ended = run.observer.mark("the stream ends")
         run.rig.jobs["B"].call("calm")
         if when is None:
-            never = "the small gangs have ended, but the large gang was still not placed"
+            never = "Ray did not place the large gang within 30 s after the small gangs ended"
             when = judge.time_handoff(run, ended, big, never)
         judge.judge_big_wait(run, run.elapsed(asked, when), terms)
         window = [sample for sample in run.samples if asked <= sample["t"] <= (when or ended)]
@@ -74,7 +76,7 @@ def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
 
 
 def test_a_storm_of_gangs_leaves_nothing(scene, tier):
-    """Gangs of random sizes from two jobs, asked for all at once: all run, and nothing leaks."""
+    """Gangs of random sizes, requested by two jobs at once, are all placed, and no GPU leaks."""
     with scene("a storm", steady=False) as run:
         control_release_one_early(run)
         rng = random.Random(run.total)
@@ -84,14 +86,14 @@ def test_a_storm_of_gangs_leaves_nothing(scene, tier):
 
 @pytest.mark.uses("pyarrow")
 def test_ray_train_waits_as_a_gang(scene, workplace, measure):
-    """Ray Train without room holds nothing, asks anew when its patience ends, and runs at last."""
+    """Ray Train without enough GPUs holds none, asks again after a timeout, and then runs."""
     with scene("Ray Train waits", steady=False) as run:
         control_release_one_early(run)
         need = math.ceil(0.75 * run.total)
         running = run.ask("A", need)
         if run.wait_placed(running) is None or workplace is None:
-            need = "a work folder and a running gang that blocks Ray Train"
-            raise NoRoom(f"this test needs {need}. One of them is missing")
+            need = "a folder for Ray Train, and a gang that Ray Train has to wait for"
+            raise NoRoom(f"this test needs {need}, but one of them could not be made")
         run.observer.mark("B trains")
         jobs = run.rig.jobs
         jobs["A"].call("guard", jobs["B"].id, not run.other_jobs)
@@ -102,10 +104,12 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         gangs = {gang for sample in run.samples for gang in sample["gangs"] if gang[0] == "B"}
         measure.note("train_withdrew", max(len(gangs) - 1, 0), "times")
         measure.note("train_placed_in", run.elapsed(released, when), "s")
-        stuck = finding("GANG-STUCK", "Ray Train was not placed on free GPUs", ["job B"])
+        stuck = finding("GANG-STUCK", "Ray did not place Ray Train on free GPUs", ["job B"])
         run.measure_at_end(check.NEVER_PLACED, int(when is None), stuck, samples=len(gangs))
         outcome = "never placed" if when is None else jobs["B"].call("outcome")
-        broke = finding("GANG-STUCK", f"Ray Train was placed but ended with: {outcome}", ["job B"])
+        broke = finding(
+            "GANG-STUCK", f"Ray placed Ray Train, but its run ended with: {outcome}", ["job B"]
+        )
         broken = [] if when is None else [broke]
         run.measure_at_end(check.RAY_TRAIN_OUTCOME, outcome, *broken, ours=when is not None)
         if outcome != "finished":

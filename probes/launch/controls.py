@@ -118,7 +118,7 @@ def control_job_network(
 ) -> None:
     """Check that the job which is forced off the agreed fabric is seen to leave it."""
     fabric, where = path.terms.fabric or "", path.terms.management or "TCP sockets"
-    nowhere = "the contract names no other interface: set [cluster] management"
+    nowhere = "the contract names no second network: set `management` in its [cluster] table"
     plant(
         measure,
         check.JOB_ON_ANOTHER_NETWORK,
@@ -160,9 +160,15 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
     Fails the probe in one sentence where there is no dashboard, or no guide.
     """
     if not cluster.dashboard:
-        pytest.fail("the cluster has no dashboard, so no job can be submitted", pytrace=False)
+        pytest.fail(
+            "Ray names no dashboard of this cluster, so no job can be submitted: start Ray's head "
+            "with its dashboard",
+            pytrace=False,
+        )
     if held := describe_busy(cluster):
-        pytest.fail(f"a job would have to wait: {held}. Try --wait-for-room 30m", pytrace=False)
+        pytest.fail(
+            f"no job can start now: {held}. Use --wait-for-room 30m to wait for it", pytrace=False
+        )
     if ignored := ignored_address(cluster.dashboard):
         measure.progress(f"launch: {ignored}")
         measure.covered(ignored)
@@ -232,7 +238,7 @@ class LaunchedJobs:
         """Return who followed the guide, for the coverage."""
         if self.uid is None:
             return f"the user who runs seatrial followed it ({self.why_same})"
-        return f"user id {self.uid}, without groups, followed it in an empty home folder"
+        return f"user id {self.uid}, without other groups, followed it in an empty home folder"
 
 
 def launch_jobs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> LaunchedJobs:

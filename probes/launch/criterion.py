@@ -61,7 +61,7 @@ LOSS_RATIO = default_check(
 )
 WRONG_EXPORTS = none_of(
     "wrong_exports", "exports", "rank 0 must export the model, and no other rank may",
-    failing="the model is not exported exactly once, by rank 0: {value}",
+    failing="another rank than rank 0 exported the model, or none did: {value}",
 )
 EXPORT_ERROR = default_check(
     "export_error", "ratio",
@@ -81,7 +81,7 @@ HIDDEN_ERRORS = none_of(
 FACTS_MISSING_FROM_ERROR = none_of(
     "facts_missing_from_error", "facts",
     "the last 40 lines must name the exception, its rank and its host",
-    failing="the error message does not say what failed, on which rank and host: {value}",
+    failing="the end of a failed job's log lacks {value} (error, rank, host)",
 )
 TIME_TO_STOP = default_check(
     "time_to_stop", "s", "a user who stops a job expects its accelerators back at once", high=15,
@@ -99,13 +99,13 @@ HELD_ACCELERATORS = none_of(
 EXIT_CODE_AFTER_STOP = fixed_check(
     "exit_code_after_stop", "", "after a stopped job the same commands must succeed", low=0, high=0,
     signed=True,
-    no_control="the first test runs the same commands, and its exit code has a control",
+    no_control="the first test runs the same commands, and its exit code has a self-test",
     failing="after a stopped job, the same commands end with exit code {value}",
 )
 RANKS_NOT_RESUMED = none_of(
     "ranks_not_resumed", "ranks",
     "all ranks must resume from the newest checkpoint, even if only one node has it",
-    when=SEVERAL_HOSTS, failing="ranks start from step 0 instead of resuming: {value}",
+    when=SEVERAL_HOSTS, failing="ranks do not resume from the newest checkpoint: {value}",
 )
 NODES_OF_RANK_0 = default_check(
     "nodes_of_rank_0", "nodes", "a job must run correctly, whichever node rank 0 is on", low=2,
@@ -197,8 +197,8 @@ PROBES = (
 
 CRITERION = CriterionRow(
     title="a user can launch without help",
-    how="the commands of your user guide, or of seatrial's, are typed in an empty home folder; the "
-    "job runs correctly, on the agreed network, and a failing job says why",
+    how="seatrial types the commands of your user guide, or of its own, in an empty home folder; the "
+    "job must run correctly, on the agreed network, and a failing job must say why",
     where="a shell on this host, and one rank for each GPU",
     needs=("Ray's dashboard, to which the job is submitted",),
     headlines={TIME_TO_FIRST_STEP: "the guide leads to training in {value}"},

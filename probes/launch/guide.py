@@ -80,8 +80,8 @@ class Guide:
         for placeholder in values:
             if placeholder not in script:
                 raise GuideError(
-                    f"{self.name}: no command has {placeholder!r}: correct the key in the "
-                    "contract's [launch.values]"
+                    f"no command of the guide {self.name} contains {placeholder!r}: correct this "
+                    "key in the contract's [launch.values]"
                 )
         # All at once: what one value brings in is no placeholder of another.
         keys = sorted(values, key=len, reverse=True)
@@ -115,18 +115,19 @@ def read_guide(source: str, section: str | None = None, sha256: str | None = Non
         content = _fetch(source) if source.startswith(URLS) else _read_file(source)
     except AnswerTooLong:
         most = MAX_BYTES >> 20
-        raise GuideError(f"the guide {source}: expected at most {most} MiB, found more") from None
+        raise GuideError(f"the guide {source} is too large: at most {most} MiB is read") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise GuideError(f"the guide {source} cannot be read: {error}") from None
     found = hashlib.sha256(content).hexdigest()
     if sha256 not in (None, found):
         raise GuideError(
-            f"the guide {source} has sha256 {found}. Expected: {sha256} (from the contract)"
+            f"the guide {source} has sha256 {found}. Expected: {sha256} (from the contract). If "
+            "the new text is agreed, correct `sha256` in the contract's [launch]"
         )
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
-        raise GuideError(f"the guide {source}: expected text in UTF-8, found other bytes") from None
+        raise GuideError(f"the guide {source} is not UTF-8 text: save it as UTF-8") from None
     return parse_guide(source, text, section=section)
 
 
@@ -193,8 +194,8 @@ def parse_guide(name: str, text: str, *, own: bool = False, section: str | None 
     if not commands:
         where = f" under the heading {section!r}" if section else ""
         raise GuideError(
-            f"the guide {name} has no commands{where}: expected a fenced block marked sh, bash or "
-            "console"
+            f"the guide {name} has no commands{where}: put them into a fenced block marked sh, "
+            "bash or console"
         )
     return Guide(name, text, own, tuple(commands))
 
@@ -212,7 +213,10 @@ def _section(name: str, lines: list[str], title: str) -> tuple[int, int]:
         if heading and found is None and text.lower() == title.strip().lower():
             found, level = number, len(heading["level"])
     if found is None:
-        raise GuideError(f"the guide {name} has no heading {title!r}: correct [launch] section")
+        raise GuideError(
+            f"the guide {name} has no heading {title!r}: correct `section` in the contract's "
+            "[launch]"
+        )
     return found, len(lines)
 
 

@@ -43,14 +43,15 @@ def judge_user(said: Transcript, why_same: str, measure: Recorder) -> None:
     """Judge who followed the guide, by the output of `id -u; id -g; id -G` in the user's shell."""
     numbers = [[int(word) for word in line.split()] for line in said.lines if _is_numbers(line)]
     if why_same or len(numbers) != 3:
-        note = f"the commands ran as the user who runs seatrial: {why_same or 'id printed nothing'}"
+        reason = why_same or "the command `id` did not print the user's numbers"
+        note = f"seatrial did not type the guide as an ordinary user: {reason}"
         measure(check.RIGHTS_OF_USER, None, note=note)
         return
     (uid, *_), (group, *_), groups = numbers
     rights = count_rights(uid, groups, group)
     statement = (
         f"the user who follows the guide has uid {uid} and groups "
-        f"{join_names(list(map(str, groups)))}. Expected: an ordinary user, in no other group."
+        f"{join_names(list(map(str, groups)))}. Expected: not root, and no group besides {group}."
     )
     judge_or_explain(measure, check.RIGHTS_OF_USER, rights, finding("LAUNCH-USER", statement))
 
@@ -61,7 +62,9 @@ def _is_numbers(line: str) -> bool:
 
 def judge_ranks(path: GuidedCluster, said: Transcript, measure: Recorder) -> AnnouncedJob:
     """Judge the ranks, the exit code, and the time to the first step."""
-    measure(check.TIME_TO_FIRST_STEP, said.first_step, note="no step was seen")
+    measure(
+        check.TIME_TO_FIRST_STEP, said.first_step, note="the job's output shows no training step"
+    )
     measure.note("time_of_job", said.seconds, "s")
     return judge_job(path, said, measure)
 
@@ -81,7 +84,7 @@ def judge_job(
     """
     job = read_job(path, said, size=size, more=more)
     wrong, ranks = wrong_ranks(job), len(job.rows)
-    note = "the job's output names no rank"
+    note = "the job's output has no line of a rank"
     measure(check.WRONG_RANKS, len(wrong) if ranks else None, on=on, samples=ranks, note=note)
     measure(check.EXIT_CODE, said.exit_code, on=on)
     because = "one rank per accelerator that the job asked for"
@@ -191,11 +194,16 @@ def _judge_metrics(trained: TrainedJob, ended: bool, measure: Recorder) -> None:
         )
         measure.explain(finding("LAUNCH-METRICS", statement))
     ratio = training.loss_ratio(trained) if ended else None
-    measure(check.LOSS_RATIO, ratio, note="fewer than 2 losses were logged" if ended else NOT_ENDED)
+    measure(
+        check.LOSS_RATIO, ratio, note="the job logged fewer than 2 losses" if ended else NOT_ENDED
+    )
     if measure.would_fail(check.LOSS_RATIO, ratio):
         first, last = (number(trained.logged[index]) for index in (0, -1))
         count = quantity(len(trained.logged), "steps")
-        statement = f"the loss was {first} at first, {last} after {count}. Expected: a clear fall."
+        statement = (
+            f"the logged loss was {first} in the first step and {last} after {count}. "
+            "Expected: it falls clearly."
+        )
         measure.explain(finding("LAUNCH-METRICS", statement))
 
 
@@ -235,7 +243,10 @@ def judge_network(
     complete = job.ended and bool(known) and len(known) == len(nodes)
     note = f"the byte counter of {fabric} cannot be read on every node"
     if expected <= 0:
-        note = "the number of bytes that the job should send is not known"
+        note = (
+            "it is not known how much the job should send: its log lacks parameters or steps, or "
+            "all ranks are on one node"
+        )
     if not job.ended:
         note = NOT_ENDED
     lowest = min(known.values()) if complete else None
@@ -246,9 +257,9 @@ def judge_network(
         return
     device, count = training.busiest_other(fabric, sent.sent[low[0]])
     statement = (
-        f"{fabric} on {join_names(low)} carried {100 * (lowest or 0):.1f} % of the job's bytes, "
-        f"and {device} sent {quantity(count / 1e6, 'MB')}. "
-        f"Expected: {fabric} carries the job's bytes."
+        f"the agreed fabric ({fabric}) carried only {100 * (lowest or 0):.1f} % of the job's bytes "
+        f"on {join_names(low)}. There {device} sent {quantity(count / 1e6, 'MB')}. "
+        f"Expected: {fabric} carries them."
     )
     measure.explain(finding("LAUNCH-NETWORK", statement, low))
 

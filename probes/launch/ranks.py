@@ -227,7 +227,7 @@ def _node_number_problem(job: AnnouncedJob, row: Row, name: str) -> Problem | No
     number = row.get(name)
     if number is None:
         if any(name in other for other in job.rows):
-            return Problem(f"{name} not set", "set, as on the other ranks")
+            return Problem(f"{name} not set", "set, as on other ranks of the job")
         return None
     last = len(job.node_ranks) - 1
     if not number.isdecimal() or int(number) > last:
@@ -238,7 +238,7 @@ def _node_number_problem(job: AnnouncedJob, row: Row, name: str) -> Problem | No
         return Problem(found, "a different number for each node")
     others = {other.get(name, number) for other in job.node_ranks[row["node"]]} - {number}
     if others:
-        found = f"{name} is {number} here, but {min(others)} on another rank of the node"
+        found = f"{name} is {number}, but {min(others)} on another rank of the same node"
         return Problem(found, "the same number on all ranks of a node")
     return None
 
@@ -262,7 +262,7 @@ def check_connected(job: AnnouncedJob, row: Row) -> Problem | None:
     address = row.get("master")
     if address is None:
         found = f"it did not connect to {row['MASTER_ADDR']}:{row['MASTER_PORT']} while it trained"
-        return Problem(found, "a connection to rank 0's store")
+        return Problem(found, "a connection to rank 0, whose TCPStore listens there")
     elsewhere = job.several_hosts and row.get("node") != first.get("node")
     if elsewhere and is_loopback(address):
         found = f"{row['MASTER_ADDR']} resolves to {address}"

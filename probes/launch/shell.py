@@ -106,7 +106,9 @@ class User:
             yield home
             self._hand_over(home)
         except OSError as error:
-            raise NoUser(f"no home folder can be made in {self.folder}: {_reason(error)}") from None
+            raise NoUser(
+                f"seatrial cannot make a home folder in {self.folder}: {_reason(error)}"
+            ) from None
 
     def why_no_home(self) -> str:
         """Return why the user cannot have a home that root can give and remove; "" if it can."""
@@ -168,7 +170,7 @@ def make_user(cluster: Cluster, parent: str, *, own_guide: bool, shared: str = "
         folder.mkdir()
         folder.chmod(0o711)  # whatever the umask: the user only passes through to the homes
     except OSError as error:
-        raise NoUser(f"no home folder can be made in {parent}: {_reason(error)}") from None
+        raise NoUser(f"seatrial cannot make a folder in {parent}: {_reason(error)}") from None
     if problem := why_no_other_user(own_guide=own_guide):
         return User(folder, why_same=problem)
     others = [*list_mounts()[0], *([shared] if shared else [])]
@@ -264,15 +266,15 @@ def remove_user(cluster: Cluster, user: User) -> str:
     unsearched += [place for place in list_mounts()[1] if place not in user.others]
     cluster.cleanup.unregister("user", user.name)
     sentences = [
-        f"user id {user.uid} left {quantity(len(paths), 'paths')} outside its home folder, {end}: "
+        f"test user {user.uid} left {quantity(len(paths), 'files')} outside its home. {end}: "
         f"{join_names([one_line(path) for path in paths[:MAX_NAMED]])}"
-        for paths, end in ((removed, "now removed"), (kept, "which could not be removed"))
+        for paths, end in ((removed, "seatrial removed them"), (kept, "Remove them as root"))
         if paths
     ]
     if unsearched:
         sentences.append(
-            f"{quantity(len(unsearched), 'folders')} could not be searched for files of user id "
-            f"{user.uid}: {join_names([one_line(path) for path in unsearched[:MAX_NAMED]])}"
+            f"seatrial could not search {quantity(len(unsearched), 'folders')} for files of test "
+            f"user {user.uid}: {join_names([one_line(path) for path in unsearched[:MAX_NAMED]])}"
         )
     return "; ".join(sentences)
 
@@ -293,7 +295,7 @@ def free_uid(others: Sequence[str] = ()) -> int:
     for uid in random.sample(free, len(free)):
         if not _has_name(uid) and not list_files_of(uid, others=others)[0] and not list_ipc_of(uid):
             return uid
-    raise NoUser(f"no user id from {UIDS[0]} to {UIDS[-1]} is free")
+    raise NoUser(f"seatrial found no free user id from {UIDS[0]} to {UIDS[-1]} for a test user")
 
 
 def _has_name(uid: int) -> bool:
@@ -495,7 +497,9 @@ class RunningScript:
         self._signal(signal.SIGKILL)
         code = self._await_end(KILL_SECONDS)
         if code is None:
-            raise StillRuns(f"the guide's shell, process {self._child.pid}, does not end")
+            raise StillRuns(
+                f"the shell that typed the guide (process {self._child.pid}) does not end"
+            )
         return code
 
     def _signal(self, signum: int) -> None:

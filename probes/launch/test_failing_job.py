@@ -23,7 +23,7 @@ SWALLOWS = "python3 -c 'raise KeyError(\"planted error\")' 2>/dev/null || true\n
 
 @pytest.mark.criterion("LAUNCH")
 def test_a_failing_job_says_why(cluster, terms, measure):
-    """An exception in the last rank ends the job with an exit code, and its error is readable.
+    """An exception in the last rank ends the job with an exit code above 0 and a readable error.
 
     The last 40 lines name the exception, its rank and its host.  A script that swallows its error
     must be caught.
@@ -59,13 +59,15 @@ def judge_failure(failure, said, measure):
     measure(check.HIDDEN_ERRORS, int(hidden), on=name)
     measure(check.FACTS_MISSING_FROM_ERROR, len(missing), on=name, samples=len(failure.facts))
     ended = said.seconds if said.exit_code else None
-    measure(check.TIME_TO_ERROR, ended, on=name, note="no error was seen")
+    measure(
+        check.TIME_TO_ERROR, ended, on=name, note="the job ended with exit code 0, or did not end"
+    )
     if hidden:
-        statement = f"the job that fails by {name!r} ended with exit code 0. Expected: above 0."
+        statement = f"the failing test job {name!r} ended with exit code 0. Expected: above 0."
         measure.explain(finding("LAUNCH-ERROR", statement))
     if missing:
         statement = (
-            f"the last {training.LAST_LINES} lines of the job that fails by {name!r} do not name "
+            f"the last {training.LAST_LINES} lines of the failing test job {name!r} do not name "
             f"{join_names(missing)}. Expected: {join_names(failure.facts)}."
         )
         measure.explain(finding("LAUNCH-ERROR", statement))
@@ -84,7 +86,7 @@ ROOM_S = 10  # a job that cannot start says so after this time, in which it hold
 @pytest.mark.criterion("LAUNCH")
 @pytest.mark.tier("standard")
 def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
-    """Each job fails in its own way, says why in its last 40 lines, and holds nothing afterwards.
+    """Jobs that fail in different ways say why in their last 40 lines, and hold nothing afterwards.
 
     Out of memory and silence name rank and host; a missing module, a wrong entry point and a lack
     of room are the whole job's.
@@ -116,7 +118,10 @@ def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
 
 def judge_held(held, measure, name):
     """Judge the accelerators that a failed job still holds."""
-    statement = f"the job that fails by {name!r} still holds {held} accelerators. Expected: none."
+    statement = (
+        f"the failing test job {name!r} still holds {held} accelerators {FREE_S} s after its end. "
+        "Expected: none."
+    )
     cause = finding("LAUNCH-LEFT", statement)
     judge_or_explain(measure, check.HELD_ACCELERATORS, held, cause, on=name)
 
@@ -127,7 +132,7 @@ SAVED, STEPS = 10, 20  # steps of the first job, and of both together
 @pytest.mark.criterion("LAUNCH")
 @pytest.mark.tier("standard")
 def test_a_job_goes_on_from_one_nodes_own_disk(cluster, terms, measure):
-    """A job saves into a folder that its nodes do not share.  Started again, all its ranks go on.
+    """A job saves into a folder that its nodes do not share.  Started again, all ranks resume.
 
     The first job began at step 0: judged as the second, each of its ranks must be found.
     """
@@ -171,7 +176,7 @@ def judge_resume(job, measure, *, shared=False):
         found = ", ".join(dict.fromkeys(f"step {row.get('from', 'unknown')}" for row in wrong))
         statement = (
             f"{join_names(names)} on {join_names(hosts)}: began at {found}. "
-            f"Expected: step {SAVED} (its checkpoint is complete on one node)."
+            f"Expected: step {SAVED} (one node has its complete checkpoint)."
         )
         measure.explain(finding("LAUNCH-RESUME", statement, [*names, *hosts]))
 
@@ -226,14 +231,14 @@ def stop(path, running):
         for job in jobs:
             cluster.cleanup.end_now("job", f"{cluster.dashboard} {job}")
     except OSError as error:
-        pytest.fail(f"the job could not be stopped: {error}", pytrace=False)
+        pytest.fail(f"Ray's dashboard did not stop the job: {error}", pytrace=False)
     if not jobs:
         running.interrupt()
 
 
 def judge_stop(cluster, left, seconds, measure):
     """Judge what is left of a stopped job, and when nothing was; None if it was never seen."""
-    note = "the job's processes were not seen before the stop" if left is None else ""
+    note = "seatrial did not find a process of every rank before the stop" if left is None else ""
     measure(check.TIME_TO_STOP, None if left is None else seconds, note=note)
     judge_left(cluster, left, measure, note)
 

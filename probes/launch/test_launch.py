@@ -29,7 +29,7 @@ from probes.session.fixtures import shared_folder
 
 @pytest.mark.criterion("LAUNCH")
 def test_documented_path_starts_a_correct_job(cluster, terms, measure):
-    """The guide's commands, typed in an empty home, start a job that is all right.
+    """The guide's commands, typed in an empty home folder, start a correct training job.
 
     Each rank runs on a node of this cluster, on a GPU of its own where GPUs are real, with right
     variables.  All ranks begin and end with the same weights, each sample has one rank, the logged
@@ -87,7 +87,7 @@ WAIT = ["--wait", "300"]  # the second of two jobs that do not fit at once waits
 @pytest.mark.criterion("LAUNCH")
 @pytest.mark.tier("standard")
 def test_the_same_commands_work_every_time(cluster, terms, measure):
-    """The job runs correctly with a node held back, twice, so that rank 0 runs on another node.
+    """The job runs correctly while one node, then another, is in use, so that rank 0 moves.
 
     Who types the same commands in two homes at the same time, with the same name for the job, gets
     two correct jobs.
@@ -96,7 +96,7 @@ def test_the_same_commands_work_every_time(cluster, terms, measure):
         try:
             firsts = held_back(path, measure)
         except NodeNotFree as error:
-            pytest.fail(f"{error}: wait until no other job runs", pytrace=False)
+            pytest.fail(f"{error}. Run LAUNCH again when no other job runs", pytrace=False)
         judge_two_users(path, measure)
     if len(cluster.nodes) > 1:
         judge_places(firsts, measure)
@@ -106,7 +106,12 @@ def judge_places(firsts, measure):
     """Judge on how many nodes rank 0 ran, one after the other; None for a job without a rank 0."""
     known = {first for first in firsts if first}
     count = len(known) if known else None
-    measure(check.NODES_OF_RANK_0, count, samples=len(firsts), note="no job had a rank 0")
+    measure(
+        check.NODES_OF_RANK_0,
+        count,
+        samples=len(firsts),
+        note="no job's output has a line of rank 0",
+    )
 
 
 def held_back(path, measure):
@@ -181,7 +186,7 @@ JOBS = 8
 @pytest.mark.criterion("LAUNCH")
 @pytest.mark.tier("soak")
 def test_eight_jobs_in_a_row_leave_nothing(cluster, terms, measure):
-    """The same commands are typed eight times, one after the other: each job is right, none stays.
+    """The same commands, typed eight times in a row, start correct jobs that leave nothing behind.
 
     What a job's ranks start has its name.  What holds a node afterwards must be seen.
     """
@@ -232,8 +237,8 @@ def control_leftovers(cluster, idle, measure):
             seen = cluster.on_each_node(processes.running_processes, [name], [], nodes=[node])
             state = JobState(seen, busy_accelerators(cluster, idle))
     except NodeNotFree as error:
-        pytest.fail(f"{error}: wait until no other job runs", pytrace=False)
-    fault = f"a process without parent and held accelerators are left on {node['name']}"
+        pytest.fail(f"{error}. Run LAUNCH again when no other job runs", pytrace=False)
+    fault = f"a process without a parent, and held accelerators, are left on {node['name']}"
     judge_state = partial(judge_left, cluster, state)
     plant(measure, check.LEFTOVERS, fault, judge_state, suspects=[node["name"]])
 
@@ -278,7 +283,7 @@ def open_folder(cluster, folder):
     """Let the job's user write into the folder; fail the probe unless each node sees it."""
     cause, _ = find_folder_problem(cluster, folder or Path())
     if cause:
-        pytest.fail(f"other launchers need a folder that every node sees: {cause}", pytrace=False)
+        pytest.fail(f"this test needs a folder that every node sees: {cause}", pytrace=False)
     folder.parent.chmod(0o711)
     folder.chmod(0o1777)
 

@@ -133,7 +133,10 @@ def _odd_ranks(job: TrainedJob, name: str, what: str) -> list[Wrong]:
     most = max(counts, key=lambda value: (counts[value], value == values.get("0")), default=None)
     pairs = [(value, rank) for rank, value in values.items() if value is None or value != most]
     return [
-        Wrong(tuple(ranks), f"{what}: hash {value or 'missing'}, other ranks {most or 'missing'}")
+        Wrong(
+            tuple(ranks),
+            f"the hash of the {what} is {value or 'missing'}, on other ranks {most or 'missing'}",
+        )
         for value, ranks in group_pairs(pairs).items()
     ]
 
@@ -224,7 +227,7 @@ def export_error(job: TrainedJob) -> tuple[float | None, str]:
     own = numbers_of(first, "validation_loss")
     again = numbers_of(loaded, "loaded_loss")
     if not own or not again or not math.isfinite(own[0] * again[0]) or not own[0]:
-        return None, "the job reported no validation loss"
+        return None, "no rank reported a validation loss"
     return abs(again[0] - own[0]) / abs(own[0]), ""
 
 
@@ -299,7 +302,7 @@ def own_folders(cluster: Cluster, name: str) -> Iterator[str]:
         answers = cluster.on_each_node(make_folder, path)
         problems = [answers.get(node["id"], "no answer") for node in cluster.nodes]
         if problem := next(filter(None, problems), ""):
-            raise OSError(f"{path} cannot be made on every node: {problem}")
+            raise OSError(f"seatrial cannot make the folder {path} on every node: {problem}")
         yield path
     finally:
         cluster.on_each_node(remove_folder, path)

@@ -18,7 +18,7 @@ FAULTS_INJECTED = fixed_check(
 )
 OUTCOME = Check(
     "outcome", "", better="word", from_run="the outcome that the scenario must have",
-    failing="the killed run ends as: {value}",
+    failing="the run {value}",
 )
 ATTEMPTS = Check(
     "attempts", "attempts", from_run="one per injected fault, plus the last one",
@@ -29,8 +29,8 @@ RESUMED_FROM = Check(
     failing="the run resumes from the wrong checkpoint: {value}",
 )
 STEPS_LOST = Check(
-    "steps_lost", "steps", from_run="the save interval of the probe",
-    failing="a kill loses {value}",
+    "steps_lost", "steps", from_run="the number of steps between two saves",
+    failing="a fault costs the run {value}",
 )
 NOT_REFUSED = none_of(
     "not_refused", "checkpoints",
@@ -39,19 +39,19 @@ NOT_REFUSED = none_of(
 )
 REFUSALS_EXPLAINED = Check(
     "refusals_explained", "sentences", from_run="one sentence for each refused checkpoint",
-    failing="refused checkpoints are explained in only {value}",
+    failing="the log explains refused checkpoints in only {value}",
 )
 SAVES_REFUSED = Check(
     "saves_refused", "saves", from_run="the saves during which the disk is full",
-    failing="the full disk stopped {value}",
+    failing="the full disk made {value} fail",
 )
 SAVED_AFTER = Check(
     "saved_after", "saves", from_run="the saves that are due once there is free space",
-    failing="after the disk was full, the run makes {value}",
+    failing="after the disk had space again, the run made {value}",
 )
 NOT_RELEASED = none_of(
     "not_released", "groups", "a run that has ended must hold no placement group",
-    failing="a run that has ended still holds resources: {value}",
+    failing="placement groups of an ended run are left: {value}",
 )
 STILL_RUNNING = none_of(
     "still_running", "processes",
@@ -60,11 +60,11 @@ STILL_RUNNING = none_of(
 )
 KILLS = Check(
     "kills", "kills", from_run="the number of kills that are due in the given time",
-    failing="the run was killed less often than planned: {value}",
+    failing="seatrial killed the run less often than planned: {value}",
 )
 UNEXPLAINED_FAILURES = none_of(
     "unexplained_failures", "attempts", "every failed attempt must match an injected kill",
-    failing="attempts fail without a kill: {value}",
+    failing="attempts of a run fail without a kill: {value}",
 )
 RUNS_LOST = none_of(
     "runs_lost", "runs", "every run must finish, however often it is killed",
@@ -93,20 +93,20 @@ NON_FINITE = none_of(
 )
 UNEQUAL_STEPS = none_of(
     "unequal_steps", "steps",
-    "loss, gradient norm and samples must be bitwise equal to those of a run that was never killed, "
-    "except for sums that NCCL added in a different order",
-    failing="after the restart, {value} differ from a run that was never killed",
+    "a run that was never killed has bitwise the same loss, gradient norm and samples; only the "
+    "order of NCCL's sums may differ",
+    failing="the restarted run differs from an undisturbed run in {value}",
 )
 FINAL_STATE = fixed_check(
     "final_state", "",
-    "the final parameters must be bitwise equal to those of a run that was never killed, except "
-    "for sums that NCCL added in a different order", one_of=['equal', 'reordered'],
-    failing="after the restart, the model is not that of a run that was never killed: {value}",
+    "a run that was never killed ends with bitwise the same parameters; only the order of NCCL's "
+    "sums may differ", one_of=['equal', 'reordered'],
+    failing="compared with an undisturbed run, the final model is {value}",
 )
 RECOVERY_TIME = default_check(
     "recovery_time", "s",
     "a longer time from the kill to the first new step is no better than a manual restart",
-    high=120, no_control="a control would make a run wait for longer than the limit",
+    high=120, no_control="a self-test would make a run wait for longer than the limit",
 )
 
 RETURNS = (FAULTS_INJECTED, OUTCOME, ATTEMPTS, RESUMED_FROM, STEPS_LOST)

@@ -36,7 +36,7 @@ def judge_run(
     if run.results and not scenario.gives_up:
         judge_equality(original, run, measure)
     for number, injector in enumerate(run.injectors, 1):
-        note = injector.error or "the run ended before the fault was injected"
+        note = injector.error or "the run ended before seatrial injected the fault"
         measure(check.FAULTS_INJECTED, injector.count or None, on=f"kill {number}", note=note)
     judge_completion(run, measure)
     judge_resume(run, measure)
@@ -67,7 +67,7 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
     scenario, attempts = run.scenario, run.attempts
     finished, expected = bool(run.results), not scenario.gives_up
     failed = expected and not finished
-    known, note = failed or run.all_injected, "an injected fault did not happen"
+    known, note = failed or run.all_injected, "seatrial could not inject a planned fault"
     outcome = "finished" if finished else "gave up"
     because = f"{scenario.summary}: {'the run must finish' if expected else 'the run must give up'}"
     limit = Limit(one_of=["finished" if expected else "gave up"], because=because)
@@ -77,8 +77,8 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
     if failed:
         measure.explain(finding("RESTART-NOT-RECOVERED", f"the run did not recover: {run.error}"))
     elif known and len(attempts) != scenario.attempts:
-        reasons = "; ".join(attempt.reason or "ended" for attempt in attempts)
-        statement = f"attempts made: {len(attempts)}. Expected: {scenario.attempts}. Reasons: "
+        reasons = "; ".join(attempt.reason or "finished" for attempt in attempts)
+        statement = f"the run made {len(attempts)} attempts. Expected: {scenario.attempts}. Ends: "
         measure.explain(finding("RESTART-ATTEMPTS", statement + reasons))
 
 
@@ -88,9 +88,9 @@ def judge_resume(run: FaultedRun, measure: Recorder) -> None:
     step, note = run.journals[-1][0]["start_step"] if len(run.journals) > 1 else None, unseen
     expected = saved if scenario.resume_step is None else scenario.resume_step
     if step is not None and step != expected and not run.all_injected:
-        step, note = None, "an injected fault did not happen"
+        step, note = None, "seatrial could not inject a planned fault"
     if step is not None and step == saved > expected:
-        step, note = None, f"the fault was injected too late: step {saved} was already saved"
+        step, note = None, f"seatrial injected the fault too late: step {saved} was already saved"
     limit = exactly(expected, "step", "the newest complete checkpoint")
     measure(check.RESUMED_FROM, step, limit=limit, note=note)
     because = "the run saves before it exits"
@@ -100,7 +100,7 @@ def judge_resume(run: FaultedRun, measure: Recorder) -> None:
         because += ", and a save in the background may not have ended"
     lost, most = max(run.steps_lost, default=None), scenario.max_lost
     limit = Limit(high=most, unit="steps", because=because)
-    statement = f"{lost} steps were lost. Expected: at most {most} (save interval)"
+    statement = f"a fault cost {lost} steps. Expected: at most {most} ({because})"
     cause, failed = finding("RESTART-STEPS-LOST", statement), lost is not None and lost > most
     judge_or_explain(measure, check.STEPS_LOST, lost, cause, failed, limit=limit, note=unseen)
 
@@ -157,14 +157,17 @@ def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -
     if reordered:
         tolerance = original.least_wrong_distance / 2
         if math.isnan(tolerance):
-            reason = f"{reordered}, and without a wrong resume no tolerance is known"
+            reason = (
+                f"{reordered}, so last bits may differ. seatrial does not know how much: its "
+                "resumes with planted errors gave no loss to compare with. Run RESTART again"
+            )
             measure(check.UNEQUAL_STEPS, None, note=reason)
             measure(check.FINAL_STATE, None, note=reason)
             return
         found = compare_lives(expected, run, victim, tolerance)
         measure.covered(
-            f"{reordered}, so losses may differ by {tolerance:.2g} nats, half of the smallest "
-            "difference after a wrong resume"
+            f"{reordered}, so losses may differ by {tolerance:.2g} nats: half of the smallest "
+            "difference that a planted error caused"
         )
     lives = len(run.journals) - 1
     # A step that differs before any restore was not changed by the restart.
@@ -189,7 +192,7 @@ def judge_losses(results: Results, measure: Recorder) -> None:
     """Judge that every loss is finite."""
     losses = [step["loss"] for result in results for step in result["steps"]]
     wrong = sum(not math.isfinite(loss) for loss in losses)
-    cause = finding("RESTART-NAN", f"{wrong} losses (ranks x steps) were NaN or infinite")
+    cause = finding("RESTART-NAN", f"{wrong} losses of all ranks and steps were NaN or infinite")
     judge_or_explain(measure, check.NON_FINITE, wrong if losses else None, cause)
 
 
@@ -211,9 +214,10 @@ def report_unequal(
     known = all(each and None not in each for each in digests)
     unequal = "reordered" if reordered and not found.unequal else "unequal"
     state = ("equal" if equal else unequal) if known else None
-    measure(check.FINAL_STATE, state, note="some ranks wrote no digest of their parameters")
+    measure(check.FINAL_STATE, state, note="some ranks reported no hash of their final parameters")
     if found.unequal or state == "unequal":
-        statement, ranks = "all steps are equal, but the final parameters differ", list[int]()
+        statement = "all steps equal those of the undisturbed run, but the final parameters differ"
+        ranks = list[int]()
         if found.unequal:
             first, ranks = reference.first_unequal_step(found.unequal)
             statement = str(first)
@@ -247,7 +251,7 @@ def judge_orphans(
     if running:
         measure(check.STILL_RUNNING, len(running))
         shown = dict(islice(running.items(), MAX_NAMES))
-        statement = f"still running after the run has ended: {describe_orphans(shown)}"
+        statement = f"ranks still run after the run has ended: {describe_orphans(shown)}"
         suspects = [name for (host, *_), rank in shown.items() for name in (f"rank {rank}", host)]
         known_rank = {"rank": next(iter(shown.values()))}
         measure.explain(finding("RESTART-LEAK", statement, suspects, names=known_rank))
@@ -327,7 +331,7 @@ def judge_steps(original: ReferenceRun, results: Results, first: int, measure: R
 def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: Recorder) -> None:
     """Judge that the damaged checkpoint was refused with a reason, and the previous one loaded."""
     starts = {result["start_step"] for result in results}
-    statement = f"{name}: step-{NEWEST} was loaded although it is damaged"
+    statement = f"{name}: the run loaded the checkpoint step-{NEWEST}, which it must refuse"
     cause = finding("RESTART-DAMAGED-LOADED", statement, names={"step": NEWEST})
     judge_or_explain(measure, check.NOT_REFUSED, int(NEWEST in starts), cause)
     limit = exactly(SAVE_EVERY, "step", "the newest complete checkpoint of this run")
@@ -335,8 +339,8 @@ def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: 
     judge_steps(original, results, max(starts) + 1, measure)
     reasons = {entry["name"]: entry["reason"] for entry in results[0]["skipped"]}
     reason = reasons.get(f"step-{NEWEST}", "")
-    limit = exactly(1, "sentences", "the log must tell why each checkpoint was refused")
-    statement = f"{name}: step-{NEWEST} was skipped without a reason in the log"
+    limit = exactly(1, "sentences", "the log must explain why each checkpoint was refused")
+    statement = f"{name}: the run skipped the checkpoint step-{NEWEST}, but its log gives no reason"
     cause = finding("RESTART-UNREPORTED", statement, names={"step": NEWEST})
     failed = not reason and NEWEST not in starts
     judge_or_explain(
@@ -353,12 +357,14 @@ def judge_full_disk(original: ReferenceRun, results: Results, measure: Recorder)
     committed = [save["step"] for save in results[0]["checkpoints"]]
     refused = 0 if NEWEST in committed else named  # a committed save was not refused
     limit = exactly(1, "saves", "the disk was full in one save, and its error must name the rank")
-    statement = f"step-{NEWEST} was committed although rank {victim} could not write its part"
+    statement = f"the run committed step-{NEWEST}, although rank {victim} could not write its part"
     names = {"rank": victim, "step": NEWEST}
     torn = finding("RESTART-TORN", statement, [f"rank {victim}"], names=names)
     judge_or_explain(measure, check.SAVES_REFUSED, refused, torn, NEWEST in committed, limit=limit)
     measure(
-        check.SAVED_AFTER, len(committed), limit=exactly(1, "saves", "the disk had space again")
+        check.SAVED_AFTER,
+        len(committed),
+        limit=exactly(1, "saves", "the disk had space again for the next save"),
     )
     judge_steps(original, results, SAVE_EVERY + 1, measure)
     measure.covered(errors[0] if errors else "no save failed")

@@ -123,7 +123,9 @@ def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
     if not loss.must_wait:
         return
     measure(check.UNREPORTED_WAITS, int(not repair.messages))
-    cause = f"while the run waited for a node, it held {repair.held} of {RANKS} bundles"
+    cause = (
+        f"while the run waited for a node, it held {repair.held} of {RANKS} bundles. Expected: none"
+    )
     leak, note = finding("RESTART-LEAK", cause), "the run never logged that it waits"
     judge_or_explain(measure, check.HELD_WHILE_WAITING, repair.held, leak, note=note)
     measure.covered(f"the waiting run logged: {'; '.join(repair.messages) or 'nothing'}")
@@ -232,7 +234,9 @@ def judge_kills(
     It measures kills (at least one a minute), unexplained failures, lost runs, and lost steps.  It
     also reports steps that differ from the original.
     """
-    because = f"a rank runs for up to {DELAY_SECONDS} s, and a restart takes as long"
+    because = (
+        f"one kill a minute: a rank runs for up to {DELAY_SECONDS} s, and a restart takes as long"
+    )
     measure(check.KILLS, count_kills(runs), limit=Limit(low=seconds / 60, because=because))
     unexplained, errors = unexplained_losses(runs), [run.error for run in runs if not run.results]
     statement = f"{len(unexplained)} attempts failed without an injected kill. Reasons: "
@@ -244,7 +248,7 @@ def judge_kills(
         of_mode = [run for run in runs if run.scenario.changes["save_mode"] == mode]
         lost = max((steps for run in of_mode for steps in run.steps_lost), default=None)
         limit = Limit(high=bound, because=f"the run saves every {faulted_run.SAVE_EVERY} steps")
-        statement = f"with {mode} saves {lost} steps were lost. Expected: at most {bound}"
+        statement = f"with {mode} saves, a kill cost {lost} steps. Expected: at most {bound}"
         cause = finding("RESTART-STEPS-LOST", statement)
         failed, on = (lost or 0) > bound, f"{mode} saves"  # None: rank 0 never died
         judge_or_explain(measure, check.STEPS_LOST, lost, cause, failed, limit=limit, on=on)
@@ -257,7 +261,7 @@ def control_unexplained_kills(
 ) -> None:
     """Check that the same runs fail when their kills and results are removed."""
     spoilt = [replace(run, injectors=[], results=[], error="taken away") for run in runs]
-    fault = "the records of the kills and the results of the runs are removed"
+    fault = "seatrial removes its list of kills, and the results of the runs"
     plant(
         measure, check.KILLS_TAKEN_AWAY, fault, partial(judge_kills, spoilt, original, SOAK_SECONDS)
     )
@@ -347,6 +351,7 @@ def _judge_smaller(full: Results, smaller: Results, limit: Limit, measure: Recor
     measure(check.DRIFT, drift, limit=limit)
     if differ or limit.judge(drift) is Verdict.FAIL:
         loss_text = f"the loss differs by {drift:.3g}"
-        difference = f"steps {differ} have different samples" if differ else loss_text
+        steps = ", ".join(map(str, differ))
+        difference = f"steps {steps} have different samples" if differ else loss_text
         statement = f"after a resume with one rank fewer, {difference}"
         measure.explain(finding("RESTART-UNEQUAL", statement))

@@ -25,6 +25,15 @@ from reference_trainer.launch.launchers import train_rank
 LOCAL_LOSS = "local_loss_hex"  # loss of a rank's own sequences; loss and norm are of all ranks
 TOLD_KEYS = ("loss_hex", "norm_hex", "ids")  # without these a step cannot be compared
 BITWISE_KEYS = ("loss_hex", LOCAL_LOSS, "norm_hex", "lr_hex", "ids", "data_crc32", "digest")
+KEY_WORDS = {  # for a report
+    "loss_hex": "loss",
+    LOCAL_LOSS: "loss of its own samples",
+    "norm_hex": "gradient norm",
+    "lr_hex": "learning rate",
+    "ids": "samples",
+    "data_crc32": "CRC-32 of the data",
+    "digest": "hash of the parameters",
+}
 UNROUNDED_KEYS = ("lr_hex", "ids", "data_crc32")  # the order of a sum does not change these
 
 
@@ -40,7 +49,7 @@ class UnequalStep:
 
     def __str__(self) -> str:
         parts = [
-            f"{key} {_shorten_digest(self.actual.get(key))} instead of "
+            f"{KEY_WORDS.get(key, key)} {_shorten_digest(self.actual.get(key))} instead of "
             f"{_shorten_digest(self.expected.get(key))}"
             for key in self.keys
         ]
@@ -96,7 +105,10 @@ class StepComparison:
         """Reason why `count` is None."""
         if not self.steps:
             return "the run made no step after a resume"
-        return f"{self.steps - self.compared} of {self.steps} steps lack the compared values"
+        missing = self.steps - self.compared
+        return (
+            f"{missing} of {self.steps} steps have no loss, gradient norm or samples in the result"
+        )
 
 
 def compare_steps(
@@ -189,7 +201,8 @@ EXPLODING = 1e30  # learning rate and clipping norm: the next step's loss is not
 TIMEOUT_SECONDS = 300  # limit of a small run: connecting and importing torch take most of it
 Results = list[dict[str, Any]]
 Corruption = Callable[[Path], Any]  # takes the folder of the newest checkpoint
-NO_REFERENCE_RUN = "the uninterrupted run was not made"  # no gang could be started
+# No gang could be started.
+NO_REFERENCE_RUN = "the undisturbed run, which is needed for the comparison, was not made"
 WRONG_RESUMES = {
     "rng": "the run is resumed without restoring its random state",
     "data": "the resumed run skips one sample",
@@ -291,13 +304,15 @@ class ReferenceRun:
             if unreported:  # one cause is one finding, even if it stops several probes
                 names = {"folder": self.folder}
                 measure.explain(finding("RESTART-NO-FOLDER", cause, blind, names=names))
-            pytest.fail(f"the checkpoint folder is not on every node: {cause}", pytrace=False)
+            pytest.fail(
+                f"not every node has the checkpoint folder {self.folder}: {cause}", pytrace=False
+            )
 
     def ensure_reference_run(self, cluster: Cluster, measure: Any) -> None:
         """Make the run, with a gang of its own, unless it was made before."""
         self.require_shared_folder(cluster, measure)
         if not self.results:
-            measure.progress("restart: an uninterrupted run, then resumes from its checkpoints")
+            measure.progress("restart: an undisturbed run, then resumes from its checkpoints")
             with cluster.gang() as gang:
                 self.run(gang)
 
@@ -308,7 +323,9 @@ class ReferenceRun:
         try:
             self._run(gang)
         except GangError as error:
-            raise RuntimeError(f"the uninterrupted run failed: {error}") from error
+            raise RuntimeError(
+                f"the undisturbed run failed, so nothing can be compared with it: {error}"
+            ) from error
 
     def _run(self, gang: Gang) -> None:
         for stale in self.folder.iterdir():  # files of a failed try: no run may resume from them

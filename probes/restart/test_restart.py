@@ -22,7 +22,7 @@ pytestmark = pytest.mark.criterion("RESTART")
 def test_killed_run_resumes_as_if_never_killed(
     scenario, cluster, workplace, original, limits, measure
 ):
-    """A run that is killed or stopped resumes by itself, bitwise equal to one never killed.
+    """A run that is killed or stopped resumes by itself, and equals a run that was never killed.
 
     Loss, gradient norm, learning rate and sample ids of every step and rank, and the parameters at
     the end, are compared bit by bit.  The same resume with one thing wrong must be seen as unequal.
@@ -50,7 +50,7 @@ def judge_killed(original, run, cluster, workplace, limits, measure):
 
 
 def test_a_run_can_be_repeated(cluster, original, measure):
-    """The same run from its first step again is bitwise the same, and saving changes nothing.
+    """The same run, repeated from step 0, is bitwise the same, with saves and without.
 
     Where it is not, no comparison of two runs says anything, and a number was wrong.
     """
@@ -66,7 +66,7 @@ def test_a_run_can_be_repeated(cluster, original, measure):
 def test_the_same_command_goes_on_after_a_killed_launcher(
     cluster, workplace, original, limits, measure
 ):
-    """A launcher that is killed leaves nothing behind, and the same command typed again resumes."""
+    """A launcher that is killed leaves nothing behind, and the same command resumes the run."""
     original.ensure_reference_run(cluster, measure)
     scenario = scenarios.LAUNCHER_KILLED
     measure.progress(f"restart: {scenario.summary}")
@@ -80,22 +80,22 @@ def test_the_same_command_goes_on_after_a_killed_launcher(
     "name", scenarios.params_by_tier(faulted_run.CORRUPTIONS, quick=faulted_run.QUICK_CORRUPTIONS)
 )
 def test_a_damaged_checkpoint_is_refused(name, cluster, original, measure):
-    """A checkpoint that is torn, altered or not this run's is never loaded: the one before it is.
+    """A run never loads a checkpoint that is damaged or of another run, but the one before it.
 
     The run then ends as if nothing had been wrong.
     """
     original.ensure_reference_run(cluster, measure)
     outcome = original.corrupted[name]
     scenarios.control_intact_checkpoint(original, measure)
-    if judge.resume_finished(outcome, f"{name}: the run did not recover", measure):
+    if judge.resume_finished(outcome, f"with the damage {name!r} the run did not recover", measure):
         judge.judge_refusal(name, original, outcome, measure)
 
 
 @pytest.mark.tier("standard")
 def test_a_full_disk_costs_a_save_and_not_the_run(cluster, original, measure):
-    """A save that meets a full disk on one rank is given up by all; run and later saves go on."""
+    """If the disk is full on one rank, all ranks give up this save, and the run continues."""
     original.ensure_reference_run(cluster, measure)
-    note = "no write failed as on a full disk"
+    note = "seatrial could not make a write fail as on a full disk"
     measure(check.FAULTS_INJECTED, original.full_disk_files or None, note=note)
     if not original.full_disk_files:
         return
@@ -107,7 +107,7 @@ def test_a_full_disk_costs_a_save_and_not_the_run(cluster, original, measure):
 
 @pytest.mark.parametrize("loss", scenarios.params_by_tier(scenarios.NODE_LOSSES, standard=1))
 def test_a_lost_node_is_done_without(loss, cluster, workplace, small_original, limits, measure):
-    """A run that loses nodes goes on with others, or waits for one and holds nothing meanwhile.
+    """A run that loses nodes continues on others, or waits for one and holds nothing meanwhile.
 
     The nodes are spare raylets on the head's machine, each with one unit of a made-up resource.
     """
@@ -137,7 +137,7 @@ def test_a_lost_node_is_done_without(loss, cluster, workplace, small_original, l
 
 @pytest.mark.tier("soak")
 def test_a_punished_run_is_the_run_never_killed(cluster, workplace, long_original, measure):
-    """Random ranks are killed at random moments, for ten minutes: no run is lost or unequal."""
+    """Random ranks are killed for ten minutes: each run finishes and equals one never killed."""
     long_original.ensure_reference_run(cluster, measure)
     measure.progress(f"restart: {ranks.SUMMARY}")
     seed = time.time_ns() % 2**32
@@ -154,12 +154,12 @@ def test_a_punished_run_is_the_run_never_killed(cluster, workplace, long_origina
     measure.covered(f"{ranks.SUMMARY}: {times}, seed {seed}")
     errors = [injector.error for injector in ranks.injectors_of(runs) if injector.error]
     if errors:
-        measure.covered(f"{len(errors)} kills could not be injected: {errors[0]}")
+        measure.covered(f"seatrial could not inject {len(errors)} kills: {errors[0]}")
 
 
 @pytest.mark.tier("standard")
 def test_fewer_ranks_go_on_with_the_same_samples(cluster, workplace, original, measure):
-    """A run resumed by one rank less takes the same samples, and its loss is within the noise.
+    """A run that resumes with one rank less has the same samples and almost the same loss.
 
     The noise is measured: the distance between runs of both sizes that were not resumed.
     """

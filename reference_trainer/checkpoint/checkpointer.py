@@ -123,8 +123,11 @@ class PlainReader(dcp.FileSystemReader):
         with Path(self.path, ".metadata").open("rb") as file:
             metadata = _RecordUnpickler(file).load()
         if not isinstance(metadata, Metadata):
-            message = f".metadata contains a {type(metadata).__name__}, not DCP's Metadata"
-            raise CheckpointError(message)
+            found = type(metadata).__name__
+            raise CheckpointError(
+                f".metadata contains a {found}, not the Metadata of torch.distributed.checkpoint. "
+                "Remove this checkpoint, so that the run resumes from the one before it"
+            )
         return metadata
 
 
@@ -144,7 +147,10 @@ class _RecordUnpickler(pickle.Unpickler):
             return super().find_class(module, name)
         elif (module, name) == ("builtins", "getattr"):
             return _member_of
-        raise CheckpointError(f".metadata names {module}.{name}, which no checkpoint needs")
+        raise CheckpointError(
+            f".metadata names {module}.{name}, which no checkpoint needs. It may run code: check "
+            "who wrote this checkpoint, and remove it"
+        )
 
 
 def _member_of(owner: Any, name: Any) -> enum.Enum:
@@ -154,7 +160,10 @@ def _member_of(owner: Any, name: Any) -> enum.Enum:
     """
     if isinstance(owner, enum.EnumMeta) and name in owner.__members__:
         return owner.__members__[name]
-    raise CheckpointError(f".metadata reads {name!r} of an object, which no checkpoint needs")
+    raise CheckpointError(
+        f".metadata reads {name!r} of an object, which no checkpoint needs. It may run code: check "
+        "who wrote this checkpoint, and remove it"
+    )
 
 
 class _PlainPlanner(DefaultLoadPlanner):
@@ -164,7 +173,10 @@ class _PlainPlanner(DefaultLoadPlanner):
             torch.load(value, weights_only=True)
         except pickle.UnpicklingError:
             name = read_item.dest_index.fqn
-            raise CheckpointError(f"{name} contains more than numbers and text") from None
+            raise CheckpointError(
+                f"{name} contains more than numbers and text. It may run code: check who wrote "
+                "this checkpoint, and remove it"
+            ) from None
         value.seek(0)
         super().load_bytes(read_item, value)
 
@@ -254,7 +266,9 @@ class Checkpointer:
             saved = self._saving.result(self._timeout_s)
         except futures.TimeoutError:
             took = f"did not end within {self._timeout_s:.0f} s"
-            message = f"background save of the checkpoint {took}: the storage is slow, full or away"
+            message = (
+                f"the background save of a checkpoint {took}. Check the storage of {self.folder}"
+            )
             raise CheckpointError(message) from None
         self._saving = None
         return [saved]
@@ -315,7 +329,9 @@ class Checkpointer:
             state["rng"] = {f"rank{self.world.rank}": b""}
         load_plain(state, folder, self.world.group)
         if state["progress"]["step"] != choice.step:
-            raise CheckpointError(f"it has step {state['progress']['step']}, not {choice.step}")
+            raise CheckpointError(
+                f"it has the state of step {state['progress']['step']}, not of step {choice.step}"
+            )
         return state
 
 
@@ -326,7 +342,9 @@ def _load_stale_rank(loaded: dict[str, Any], folder: Path, choice: Selection, wo
     """
     older = [step for step in manifest.committed_steps(folder) if step < choice.step]
     if not older:
-        raise CheckpointError(f"there is no checkpoint before step-{choice.step} to mix it up with")
+        raise CheckpointError(
+            f"--forget peer needs a checkpoint before step-{choice.step}, but there is none"
+        )
     is_last = world.rank == world.size - 1
     state = {part: loaded[part] for part in ("model", "optimizer")}
     load_plain(state, folder / f"step-{older[0] if is_last else choice.step}", world.group)

@@ -77,13 +77,16 @@ class Storage:
         # A leftover marker counts as an unfinished save and is removed.
         token = world.broadcast(f"step-0.tmp-{secrets.token_hex(8)}")
         marker = folder / token
-        call_on(world, [0], lambda: marker.mkdir(parents=True), "cannot open the checkpoint folder")
+        failure = f"cannot write to the checkpoint folder {folder}"
+        call_on(world, [0], lambda: marker.mkdir(parents=True), failure)
         reports = world.gather((world.host, marker.exists()))
         if world.rank == 0:
             with suppress(FileNotFoundError):  # another run that starts here has removed it
                 marker.rmdir()
         if not reports[0][1]:
-            raise CheckpointError(f"another run has just begun in {folder}: use another folder")
+            raise CheckpointError(
+                f"another run has just begun in {folder}: name another folder with --checkpoints"
+            )
         hosts = [host for host, _ in reports]
         self.remote_ranks = [rank for rank, (_, sees) in enumerate(reports) if not sees]
         # The first rank of each remote node is its leader.
@@ -288,7 +291,11 @@ class CheckpointWriter:
         # An existing one was skipped as damaged when the run resumed: keep it under another name.
         if final.exists():
             aside = final.rename(self.folder / f"{final.name}.rejected-{secrets.token_hex(4)}")
-            log.warning("step %d was damaged when this run began: it is kept as %s", step, aside)
+            log.warning(
+                "the checkpoint of step %d was damaged when this run began: it is kept as %s",
+                step,
+                aside,
+            )
         path.rename(final)
         manifest.sync_folder(self.folder)
         self.skipped_steps.discard(step)

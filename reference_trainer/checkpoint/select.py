@@ -50,7 +50,8 @@ class CheckpointSelector:
         not distinguish them from this run's.
         """
         world, shared = self.world, self.storage.shared
-        failure, leaders = "cannot open the checkpoint folder", self.storage.leaders
+        failure = f"cannot open the checkpoint folder {self.folder}"
+        leaders = self.storage.leaders
         steps = call_on(world, leaders, lambda: self._prepare(resume), failure) or []
         if shared:
             step, skipped = _newest_usable(world.broadcast(steps), self._shared_reject_reason)
@@ -71,7 +72,7 @@ class CheckpointSelector:
         steps = manifest.committed_steps(self.folder)
         if steps and not resume:
             problem = f"{self.folder} already has step-{steps[0]}, and --no-resume is set"
-            raise manifest.CheckpointError(f"{problem}: choose an empty folder")
+            raise manifest.CheckpointError(f"{problem}: name an empty folder with --checkpoints")
         return steps
 
     def _build(self, step: int | None, skipped: list[dict[str, str]]) -> Selection:

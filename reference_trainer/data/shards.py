@@ -267,15 +267,22 @@ def _format_entry(value: Any) -> str:
 
 
 @click.command(short_help="Tokenise this node's share of a folder of documents.")
-@click.option("--documents", required=True, type=FOLDER, help="Folder with text files and *.jsonl.")
-@click.option("--out", required=True, type=FOLDER, help="Folder on this node for its shard.")
+@click.option(
+    "--documents",
+    required=True,
+    type=FOLDER,
+    help="Folder with documents: text files, and *.jsonl.",
+)
+@click.option(
+    "--out", required=True, type=FOLDER, help="Folder on this node into which its shard is written."
+)
 @click.option("--node", required=True, type=int, help="Number of this node, from 0.")
-@click.option("--nodes", required=True, type=int, help="Number of nodes.")
+@click.option("--nodes", required=True, type=int, help="Number of nodes that train.")
 @click.option(
     "--lanes",
     default=LANES,
     show_default=True,
-    help="Parts of the data, the same on every node; the number of nodes must divide it.",
+    help="Number of parts of the data: a multiple of --nodes, and the same on every node.",
 )
 def shards(documents: Path, out: Path, node: int, nodes: int, lanes: int) -> None:
     """Tokenise this node's share of the documents, for `train --data`.

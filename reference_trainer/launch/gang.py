@@ -148,8 +148,8 @@ class Gang:
         if not self._group.wait(timeout_seconds=self.timeout - notice_s):
             held = self.holders() or "the gang held nothing while it waited"
             raise GangPending(
-                f"{label} found no free resources in {self.timeout:.0f} s: {self._free():.0f} "
-                f"free; {held}"
+                f"{label} found not enough free resources in {self.timeout:.0f} s: "
+                f"{self._free():.0f} were free; {held}"
             )
 
     def _free(self) -> float:
@@ -161,10 +161,10 @@ class Gang:
         if not self._wait_for_answers(calls, self.timeout):
             state = self._group_state() or "not known to Ray"
             raise GangError(
-                f"starting: {name_ranks(_pending(calls))} of {self.size} did not answer within"
-                f" {self.timeout:.0f} s, or a node was lost: the group is {state}"
+                f"{name_ranks(_pending(calls))} of {self.size} did not start within "
+                f"{self.timeout:.0f} s, or a node was lost. State of the placement group: {state}"
             )
-        places = self._collect(calls, POLL_SECONDS, "starting")
+        places = self._collect(calls, POLL_SECONDS, "while starting")
         indices = sorted(range(self.size), key=lambda index: places[index].sort_key)
         self.places = [places[index] for index in indices]
         self._workers = [self._workers[index] for index in indices]
@@ -273,7 +273,7 @@ class Gang:
         or dies, GangError on timeout.
         """
         calls = self.begin(function, *arguments, environment=environment, each=each, groups=groups)
-        task = f"the call `{getattr(function, '__name__', 'function')}`"
+        task = f"while running `{getattr(function, '__name__', 'a function')}`"
         return self._collect(calls, timeout, task)
 
     def begin(
@@ -292,7 +292,9 @@ class Gang:
         # torch would open a context on the first.
         hidden = {} if self.resource == "GPU" else {"CUDA_VISIBLE_DEVICES": "-1"}
         calls = []
-        for group, port in zip(groups, self._collect(ports, 30, "finding a port"), strict=True):
+        for group, port in zip(
+            groups, self._collect(ports, 30, "while finding a free port"), strict=True
+        ):
             for worker, variables in zip(group, self.rendezvous(group, port), strict=True):
                 own = {**(self.environment or {}), **self._of_local_rank(worker)}
                 merged = {**hidden, **variables, **own, **(environment or {})}
@@ -326,12 +328,15 @@ class Gang:
             return list(ray.get(calls, timeout=timeout))
         except ray.exceptions.GetTimeoutError:
             unanswered = f"{name_ranks(self._owners(calls, _pending(calls)))} of {len(calls)}"
-            raise GangError(f"{task}: {unanswered} did not finish in {timeout:.0f} s") from None
+            raise GangError(f"{unanswered} did not answer within {timeout:.0f} s {task}") from None
         except ray.exceptions.RayError as error:
             raise self.describe_loss(calls, error, task) from error
 
     def describe_loss(self, calls: list[Any], error: Exception, task: str) -> WorkerLost:
-        """Build the WorkerLost error. It names dead ranks: the first error may be a survivor's."""
+        """Build the WorkerLost error. It names dead ranks: the first error may be a survivor's.
+
+        `task` says what they did; "" where that is clear.
+        """
         lost_at, deadline = time.time(), time.monotonic() + SETTLE_SECONDS
         dead: list[int] = []
         failed = _failed_calls(calls, ray.exceptions.RayTaskError)
@@ -351,7 +356,7 @@ class Gang:
         )
         died = f"{name_ranks(dead)} died{self._hosts_of(dead)}"
         said = f"{died}; {failure}" if dead and first else died if dead else failure
-        return WorkerLost(f"{task}: {said}", dead, lost_at, blamed)
+        return WorkerLost(f"{said} ({task})" if task else said, dead, lost_at, blamed)
 
     def _hosts_of(self, ranks: Sequence[int]) -> str:
         """Say on which hosts the ranks are; "" where that is not known."""

@@ -107,9 +107,10 @@ def run_with_gang(job: TrainingJob) -> JobResult:
         if event in ("lost", "left"):
             job.notify(values["reason"])
         elif event == "repaired":
-            job.notify(f"ranks {values['ranks']} were started again on the same nodes")
+            ranks = ", ".join(map(str, values["ranks"]))
+            job.notify(f"ranks {ranks} were started again on the same nodes")
         elif event == "removed":
-            job.notify("the gang was removed")
+            job.notify("all ranks were ended, to be started again in a new placement group")
 
     with closing(EventLog(job.config.out, "attempts.jsonl")) as log:
         results, attempts = supervise(
@@ -137,7 +138,9 @@ def run_with_ray_train(job: TrainingJob) -> JobResult:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
     except ImportError as error:
-        raise GangError(f"Ray Train cannot be used: {error}; pip install 'ray[train]'") from None
+        raise GangError(
+            f"Ray Train cannot be used: {error}. Install it: pip install 'ray[train]'"
+        ) from None
     out = _out_folder(job)
     trainer = TorchTrainer(
         _ray_train_rank,
@@ -223,7 +226,9 @@ def _agent_commands(job: TrainingJob, gang: Gang) -> list[tuple[list[str], str]]
 def _out_folder(job: TrainingJob) -> Path:
     """Return the job's folder for results. Raises GangError when there is none."""
     if job.config.out is None:
-        raise GangError("this launcher needs a shared folder for its results: use --out")
+        raise GangError(
+            "this launcher needs a folder for results that all nodes share: name it with --out"
+        )
     return Path(job.config.out)
 
 
@@ -234,7 +239,9 @@ def _read_results(out: Path, size: int) -> list[dict[str, Any]]:
         try:
             results.append(json.loads((out / f"result.rank{rank}.json").read_text("ascii")))
         except (OSError, ValueError) as error:
-            raise GangError(f"the result of rank {rank} cannot be read: {error}") from None
+            raise GangError(
+                f"the result of rank {rank} cannot be read from --out: {error}"
+            ) from None
     return results
 
 
@@ -246,19 +253,47 @@ LAUNCHERS: dict[str, Callable[[TrainingJob], JobResult]] = {
 
 
 @click.command(short_help="Start the job on a Ray cluster, with all ranks or none.")
-@click.option("--workers", default="all", show_default=True, help="Number of ranks, or all.")
+@click.option(
+    "--workers",
+    default="all",
+    show_default=True,
+    help="Number of ranks. all means one for each GPU; without GPUs, one for each node.",
+)
 @click.option(
     "--launcher",
     type=click.Choice(list(LAUNCHERS)),
     default="gang",
     show_default=True,
-    help="Program that starts and restarts the ranks: this one, Ray Train, or torchrun.",
+    help="Program that starts and restarts the ranks: gang is this trainer's own launcher.",
 )
-@click.option("--unset", multiple=True, metavar="NAME", help="Remove a variable from every rank.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set a variable.")
-@click.option("--restarts", default=3, show_default=True, help="Restarts after a lost rank.")
-@click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for free GPUs.")
-@click.option("--name", default="launch", show_default=True, help="Name of the placement group.")
+@click.option(
+    "--unset",
+    multiple=True,
+    metavar="NAME",
+    help="Remove the environment variable NAME from every rank (can be given several times).",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set an environment variable on every rank (can be given several times).",
+)
+@click.option(
+    "--restarts",
+    default=3,
+    show_default=True,
+    help="How often the job is started again after a rank was lost.",
+)
+@click.option(
+    "--wait",
+    default=300.0,
+    show_default=True,
+    help="Seconds to wait for enough free GPUs; then the job fails.",
+)
+@click.option(
+    "--name", default="launch", show_default=True, help="Name of the job and its placement group."
+)
 @config_options
 def launch(
     workers: str,
@@ -270,7 +305,7 @@ def launch(
     name: str,
     **values: Any,
 ) -> None:
-    """Start the job on the Ray cluster that this process is in."""
+    """Start the training job on a Ray cluster: that of RAY_ADDRESS, or else of this machine."""
     config = build_config(values)
     if restarts < 0 or wait <= 0:
         raise click.UsageError("--restarts must be 0 or more, and --wait above 0")
@@ -324,7 +359,9 @@ def _print_result(job: TrainingJob, result: JobResult) -> None:
     steps = result.rank0["steps"]
     last = steps[-1] if steps else {"step": result.rank0["start_step"], "loss": None}
     if last["loss"] is not None and not math.isfinite(last["loss"]):
-        raise click.ClickException(f"the loss of step {last['step']} is {last['loss']}")
+        raise click.ClickException(
+            f"training failed: the loss of step {last['step']} is {last['loss']}"
+        )
     for rank in result.ranks:
         click.echo(f"trained {encode_words(rank_environment.trained_words(rank))}")
     loss = "" if last["loss"] is None else f" loss={last['loss']:.4f}"

@@ -150,7 +150,7 @@ def wait_for_results(gang: Gang, calls: list[Any], timeout: float, timeouts: Tim
             try:
                 ray.get(call)
             except ray.exceptions.RayError as error:
-                raise gang.describe_loss(calls, error, "train") from error
+                raise gang.describe_loss(calls, error, "") from error
         monitor.poll([rank for rank, call in enumerate(calls) if call in pending])
         if time.monotonic() > deadline:
             raise WorkerLost(f"the attempt did not end within {timeout:.0f} s", [], time.time())
@@ -188,7 +188,7 @@ class HeartbeatMonitor:
         silent = [r for r in running if now - self._asked_at[r] > limits[0 if starting[r] else 1]]
         if silent:
             longest = max(now - self._asked_at[rank] for rank in silent)
-            message = f"train: {self._describe_ranks(silent)} did not answer for {longest:.0f} s"
+            message = f"{self._describe_ranks(silent)} did not answer for {longest:.0f} s"
             raise WorkerLost(message, silent, time.time())
         limits = self.timeouts.first_step, self.timeouts.step
         late = [r for r in running if self._answers[r]["age"] > limits[0 if starting[r] else 1]]
@@ -197,7 +197,7 @@ class HeartbeatMonitor:
             behind = [rank for rank in late if self._answers[rank]["step"] == step]
             longest = max(self._answers[rank]["age"] for rank in behind)
             ranks = self._describe_ranks(behind)
-            message = f"train: {ranks} stayed in step {step} for {longest:.0f} s"
+            message = f"{ranks} stayed in step {step} for {longest:.0f} s"
             raise WorkerLost(message, behind, time.time())
 
     def _describe_ranks(self, ranks: list[int]) -> str:

@@ -82,10 +82,10 @@ def exit_message(result: Mapping[str, Any]) -> str:
     """Return the last message of a run that left on SIGTERM: whether its last step was saved."""
     step = result["steps"][-1]["step"]
     if any(save["step"] == step for save in result["checkpoints"]):
-        return f"it exited on request (SIGTERM), and step {step} is saved"
+        return f"the run exited on request (SIGTERM), and step {step} is saved"
     errors = [save["error"] for save in result["unsaved"] if save["step"] == step]
     reason = errors[0] if errors else f"step {step} was not saved: the run has no checkpoint folder"
-    return f"it exited on request (SIGTERM), but {reason}"
+    return f"the run exited on request (SIGTERM), but {reason}"
 
 
 def process_start_ticks() -> int | None:
@@ -112,7 +112,7 @@ SEGMENTS = ("data", "forward", "backward", "clip", "optimizer", "checkpoint", "o
 # and renames next.
 STAGES = ("upload", "commit", "rename")
 
-USAGE = "SEGMENT:rank=R:seconds=S[:from=FIRST_STEP][:to=LAST_STEP]"
+USAGE = "PLACE:rank=R:seconds=S[:from=FIRST_STEP][:to=LAST_STEP]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +124,12 @@ class InjectedDelay:
     seconds: float
     first: int = 1
     last: int | None = None
+
+    def __str__(self) -> str:
+        """Show as `rank 2 waits 0.2 s in data, in steps 1 to 4`."""
+        steps = f"in steps {self.first} to {self.last}"
+        steps = steps if self.last is not None else f"from step {self.first} on"
+        return f"rank {self.rank} waits {self.seconds:g} s in {self.segment}, {steps}"
 
     def covers_step(self, step: int) -> bool:
         """Return whether this step is among those that are delayed."""
@@ -163,5 +169,6 @@ def _parse_delay(text: str) -> InjectedDelay:
     except (KeyError, ValueError):
         raise ValueError(f"stall is {text!r}, expected {USAGE}") from None
     if items or segment not in SEGMENTS + STAGES or rank < 0 or not 0 <= seconds < float("inf"):
-        raise ValueError(f"stall is {text!r}, expected {USAGE}, SEGMENT one of {SEGMENTS + STAGES}")
+        places = ", ".join(SEGMENTS + STAGES)
+        raise ValueError(f"stall is {text!r}, expected {USAGE}. PLACE is one of {places}")
     return InjectedDelay(segment=segment, rank=rank, seconds=seconds, first=first, last=last)

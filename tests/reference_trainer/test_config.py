@@ -37,7 +37,7 @@ def test_a_preset_is_a_shape_that_options_may_change():
      ({"dropout": 1.0}, "dropout is 1.0"),
      ({"lr": float("nan")}, "lr is nan"),
      ({"dtype": "fp8"}, "dtype is fp8, expected one of auto, fp32, bf16"),
-     ({"save_every": 2}, "save_every is 2, expected 0 if no checkpoints folder is given")],
+     ({"save_every": 2}, "save_every is 2, expected 0, because no checkpoints folder is given")],
 )  # fmt: skip
 def test_a_wrong_knob_is_refused_with_a_sentence(values, message):
     with pytest.raises(ValueError, match=message):

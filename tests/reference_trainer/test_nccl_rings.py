@@ -76,6 +76,9 @@ def test_the_order_is_pinned_and_what_it_overrules_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("NCCL_ALGO", "Tree,NVLS")
-    assert pin_order() == ["NCCL_ALGO is set to Ring, not Tree,NVLS: sums must have a fixed order"]
+    assert pin_order() == [
+        "this run uses NCCL_ALGO=Ring instead of Tree,NVLS, because sums must have a fixed order "
+        "(--no-deterministic keeps your value)"
+    ]
     assert {name: os.environ[name] for name in PINNED} == rank_environment.PINNED
     assert pin_order() == []

@@ -84,7 +84,8 @@ def test_a_node_that_does_not_answer_holds_nobody_up(
     eyes = GpuMonitors(cluster())
     assert eyes.poll() == {"n1": {}}
     clock.now += 3
-    assert eyes.poll() == {"n1": {}, "n2": "no answer for 2 s"}
+    silent = "seatrial's GPU observer did not answer for 2 s"
+    assert eyes.poll() == {"n1": {}, "n2": silent}
     late.ready = True
     clock.now += 3
     assert (eyes.poll() or {})["n2"] == {"GPU-b": [8]}
@@ -100,7 +101,7 @@ def test_an_eye_that_died_tells_nothing_any_more(
     assert (eyes.poll() or {})["n1"] == {"GPU-a": [7]}
     nodes["n1"].next = Call(ray.exceptions.RayError("gone"))
     clock.now += 1
-    assert (eyes.poll() or {})["n1"] == "its observer died: RayError"
+    assert (eyes.poll() or {})["n1"] == "seatrial's GPU observer died: RayError"
 
 
 def seen_by(eye: GpuMonitor) -> Any:
@@ -140,7 +141,7 @@ def test_where_nvml_does_not_tell_its_words_are_kept(nvml: SimpleNamespace) -> N
 
 
 def test_gpus_that_are_not_this_clusters_make_it_blind(nvml: SimpleNamespace) -> None:
-    assert seen_by(GpuMonitor(4)) == "NVML sees 8 GPUs, Ray 4"
+    assert seen_by(GpuMonitor(4)) == "NVML sees 8 GPUs, Ray counts 4: which are Ray's is not known"
 
 
 def test_an_nvml_that_hangs_is_not_taken_at_its_last_word(
@@ -153,7 +154,7 @@ def test_an_nvml_that_hangs_is_not_taken_at_its_last_word(
     while not isinstance(eye.uses(), str):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert "NVML has hung" in eye.uses()
+    assert "NVML has not answered" in eye.uses()
 
 
 def test_only_a_gpu_that_is_free_and_unused_is_squatted_on() -> None:

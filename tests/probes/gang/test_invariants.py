@@ -111,9 +111,9 @@ def test_hold_and_wait_needs_two_jobs_that_hold_and_wait_long_enough() -> None:
         ("STRICT_PACK", {"a": 3, "b": 1}, "is on 2 nodes. Expected: 1"),
         ("STRICT_SPREAD", {"a": 1, "b": 1}, ""),
         ("STRICT_SPREAD", {"a": 2}, "is on 1 node. Expected: 2"),
-        ("PACK", {"a": 2, "b": 2}, "Expected: 1 node (it had room"),
+        ("PACK", {"a": 2, "b": 2}, "Expected: 1 node (one node had room"),
         ("PACK", {"a": 8, "b": 8}, ""),  # no node has room for 16
-        ("SPREAD", {"a": 2}, "Expected: 2 nodes (3 had room"),
+        ("SPREAD", {"a": 2}, "Expected: 2 nodes (3 nodes had room"),
         ("SPREAD", {"a": 2, "b": 1, "c": 1}, ""),  # four on three nodes
     ],
 )
@@ -124,13 +124,18 @@ def test_a_strategy_that_was_not_kept(strategy: str, nodes: dict[str, int], wron
 
 def test_a_node_with_one_free_accelerator_has_room_for_a_part() -> None:
     wrong = checks.explain_misplaced("SPREAD", {"a": 2}, {"a": 2, "b": 1})
-    assert wrong == "SPREAD gang of 2 is on 1 node. Expected: 2 nodes (2 had room)"
+    expected = "Expected: 2 nodes (2 nodes had room)"
+    assert wrong == f"SPREAD gang of 2 accelerators is on 1 node. {expected}"
 
 
 def test_the_required_rate_itself_is_enough() -> None:
     assert checks.sample_rate([0.5, 0.5], 2.0) == (2.0, "")
     rate, reason = checks.sample_rate([0.5, 0.75], 2.0)
-    assert (rate, reason) == (None, "1.6 samples a second; the longest gap is 0.8 s")
+    assert rate is None
+    assert reason == (
+        "seatrial took 1.6 samples a second, and the longest pause was 0.8 s. "
+        "Expected: 2 samples a second or more, and no pause above 1 s"
+    )
 
 
 def test_the_picture_has_every_change_and_no_more() -> None:
@@ -237,7 +242,7 @@ def test_a_gpu_without_a_known_process_is_named_all_the_same() -> None:
 def test_a_node_of_which_nvml_tells_nothing_is_named() -> None:
     silent = sample(0.0) | {"free_on": {}, "in_use": {"n": {}, "m": "NVML: not found"}}
     assert checks.nvml_errors([silent], {"n": 8, "m": 8, "head": 0}) == {"m": "NVML: not found"}
-    assert checks.nvml_errors([sample(0.0)], {"n": 8}) == {"n": "NVML was not asked"}
+    assert checks.nvml_errors([sample(0.0)], {"n": 8}) == {"n": "seatrial has no answer from NVML"}
     assert checks.find_hidden_gpus([silent], {"n": 8, "m": 8}) == {}
 
 
@@ -250,7 +255,7 @@ def looks(*told: Any) -> list[Sample]:
 
 @pytest.mark.near_miss("GANG.unregistered_use")
 def test_one_slow_look_is_no_blindness() -> None:
-    slow = looks({}, *["NVML has hung for 3 s"] * 8, {}, None, {})
+    slow = looks({}, *["NVML has not answered for 3 s"] * 8, {}, None, {})
     assert checks.nvml_errors(slow, {"n": 8}) == {}
     measure = recorder("GANG")
     judge_gpu_use([one | {"free_on": {"n": 8}} for one in slow], {"n": 8}, measure)
@@ -265,7 +270,7 @@ def test_who_uses_gpus_behind_rays_back_is_named() -> None:
     (found,) = result.findings
     assert (found.code, found.suspects) == ("GANG-UNREGISTERED", ["n"])
     assert found.statement == (
-        "processes use GPUs that Ray has not assigned: 1 on n, where these GPUs are in use: "
+        "processes use GPUs that Ray counts as free: 1 on n, where these GPUs are in use: "
         "GPU-0 (processes 100)"
     )
 
@@ -273,22 +278,22 @@ def test_who_uses_gpus_behind_rays_back_is_named() -> None:
 @pytest.mark.parametrize(
     "seen",
     [
-        looks(*["NVML has hung for 3 s"] * 12, {}),  # from the first on
-        looks({}, *["NVML has hung for 3 s"] * 12, {}),
-        looks({}, *["NVML has hung for 3 s"] * 12),  # to the last
+        looks(*["NVML has not answered for 3 s"] * 12, {}),  # from the first on
+        looks({}, *["NVML has not answered for 3 s"] * 12, {}),
+        looks({}, *["NVML has not answered for 3 s"] * 12),  # to the last
     ],
 )
 def test_a_node_that_is_dark_for_too_long_proves_nothing(seen: list[Sample]) -> None:
     (reason,) = checks.nvml_errors(seen, {"n": 8}).values()
     assert reason in (
-        "NVML did not answer for 12 s (NVML has hung for 3 s)",
-        "NVML did not answer for 13 s (NVML has hung for 3 s)",
+        "NVML did not answer for 12 s (NVML has not answered for 3 s)",
+        "NVML did not answer for 13 s (NVML has not answered for 3 s)",
     )
 
 
 def test_a_node_at_which_nobody_looked_for_long_proves_nothing() -> None:
     (reason,) = checks.nvml_errors(looks({}, *[None] * 12, {}), {"n": 8}).values()
-    assert reason == "NVML did not answer for 13 s (NVML was not asked)"
+    assert reason == "NVML did not answer for 13 s (seatrial has no answer from NVML)"
 
 
 def test_the_dashboard_and_its_agent_are_no_strangers(monkeypatch: pytest.MonkeyPatch) -> None:

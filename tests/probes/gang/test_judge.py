@@ -32,8 +32,8 @@ def test_a_gang_that_lost_accelerators_is_shown_as_it_is_now() -> None:
     judge_held("A-1", [{"gangs": {"A-1": entry}} for entry in entries], measure)
     (found,) = finished(measure).findings
     assert found.statement == (
-        "running gang A-1 lost accelerators in 2 samples. Current state: A-1 holds 2 of 3 "
-        "(RESCHEDULING)"
+        "gang A-1 ran, but lacked accelerators in 2 samples. Last sample: gang A-1 holds 2 of 3 "
+        "accelerators (state RESCHEDULING)"
     )
 
 
@@ -69,14 +69,14 @@ def test_a_winner_that_is_too_small_is_named_with_its_job() -> None:
     seen = SimpleNamespace(samples=[{"gangs": {"A-1": {"size": 2}}}])
     judge_one_placed(at_end(measure=measure, observer=seen, total=4, capacity={}), ["A-1"], 3)
     (found,) = finished(measure).findings
-    assert found.statement == "gang A-1 has only 2 accelerators. Expected: 3"
+    assert found.statement == "Ray gave gang A-1 only 2 accelerators. Expected: 3"
     assert (found.code, found.names["job"]) == ("GANG-PARTIAL", "A")
 
 
 def test_without_a_placed_gang_its_actors_are_not_known() -> None:
     run = at_end()
     judge_actors(run, 3, [])
-    assert run.kept == [("actors_not_running", None, [], "no gang was placed")]
+    assert run.kept == [("actors_not_running", None, [], "Ray placed no gang")]
 
 
 def test_a_gang_that_stays_is_blamed_on_its_job() -> None:
@@ -84,7 +84,7 @@ def test_a_gang_that_stays_is_blamed_on_its_job() -> None:
     judge_gone("B-12", False, 5.0, measure)
     (found,) = finished(measure).findings
     assert found.suspects == ["job B"]
-    assert found.statement == "gang B-12 still exists 5.0 s later"
+    assert found.statement == "gang B-12 still existed 5.0 s after its job cancelled it or died"
 
 
 def test_a_handoff_says_when_the_gang_was_placed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,5 +102,8 @@ def test_a_gang_that_was_not_placed_is_shown_as_it_was_last() -> None:
     samples = [{"gangs": {"B-1": entry}} for entry in entries]
     run = at_end(observer=SimpleNamespace(samples=samples))
     report_not_placed(run, ["B-1"])
-    text = "Ray did not place gang B-1. Last state: B-1 holds 1 of 3 (PENDING)"
+    text = (
+        "Ray placed none of the gangs B-1. Expected: one of them. "
+        "Last sample: gang B-1 holds 1 of 3 accelerators (state PENDING)"
+    )
     assert run.kept == [("never_placed", 1, [text], "")]

@@ -107,7 +107,7 @@ def test_accelerators_of_a_node_that_is_gone_are_missing(judged: Judged) -> None
     gang_closing._judge_leak(at, "leaked", 1)
     (found,) = at.finish().findings
     assert found.suspects == ["m"]
-    assert found.statement == "1 of 3 GPUs were held by A-1; actors alive: 1 of job B"
+    assert found.statement == "1 of 3 GPUs were held by gang A-1; actors that still ran: 1 of job B"
 
 
 @pytest.mark.parametrize(

@@ -40,14 +40,14 @@ def test_what_is_missing_is_counted_where_it_is_missing_now(
     missing, leak = end_with_one_missing(monkeypatch, {})
     assert missing == 1
     assert (leak.code, leak.suspects) == ("GANG-LEAK", ["node0"])
-    assert leak.statement == "1 of 8 GPUs were not held by any gang, but not free"
+    assert leak.statement == "1 of 8 GPUs were not free, but no gang held them"
 
 
 def test_actors_that_still_live_are_named_with_what_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, leak = end_with_one_missing(monkeypatch, {"A": 2})
-    assert leak.statement.endswith("; actors alive: 2 of job A")
+    assert leak.statement.endswith("; actors that still ran: 2 of job A")
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ def test_what_is_never_given_back_in_time_has_no_delay(monkeypatch: pytest.Monke
     (delay,) = [one for one in result.measurements if one.name == "placement_delay"]
     assert (delay.verdict, delay.note) == (
         Verdict.UNPROVEN,
-        "the waiting gang was not placed within 30 s",
+        "Ray did not place the waiting gang within 30 s after the other gang was removed",
     )
 
 

@@ -26,7 +26,7 @@ from probes.launch.test_launch import judge_places, left_after, merged
 from probes.launch.training import failure_of
 from reports.measurement import Verdict
 
-ERROR = "Error: 1 attempts failed: train: rank 3 on node3 failed: KeyError: 'planted error'"
+ERROR = "Error: 1 attempts failed: rank 3 on node3 failed: KeyError: 'planted error'"
 RANKS = [f"attempt=1 node=id{rank} host=node{rank} RANK={rank}" for rank in range(4)]
 
 
@@ -63,7 +63,7 @@ def test_an_error_that_does_not_say_where_or_what_is_not(
     judge_failure(failure_of("exception", "KeyError", 3, "node3"), Transcript(lines, 1), recorder)
     result = recorder.finish("finished", 1.0)
     assert [f.statement for f in result.findings] == [
-        f"the last 40 lines of the job that fails by 'exception' do not name {missing}. "
+        f"the last 40 lines of the failing test job 'exception' do not name {missing}. "
         "Expected: the error, the rank, the host."
     ]
 
@@ -75,12 +75,12 @@ def test_an_error_that_is_swallowed_is_found(recorder: Recorder) -> None:
         *(Verdict.FAIL, Verdict.PASS, Verdict.UNPROVEN)
     ]
     assert result.findings[0].statement == (
-        "the job that fails by 'x' ended with exit code 0. Expected: above 0."
+        "the failing test job 'x' ended with exit code 0. Expected: above 0."
     )
 
 
 def test_a_failure_of_the_whole_job_names_no_rank() -> None:
-    assert failure_of("no room", "no free").missing(["found no free resources"]) == []
+    assert failure_of("no room", "no free").missing(["no free resources"]) == []
     rows: Any = SimpleNamespace(rows=[{"RANK": "3", "host": "n3"}])
     assert (host_of(rows, "3"), host_of(rows, "4")) == ("n3", "unknown-host")
 

@@ -96,7 +96,7 @@ def test_blocks_without_a_language_count_where_none_is_marked() -> None:
 @pytest.mark.parametrize(
     ("text", "section", "says"),
     [
-        ("# Nothing\n", None, "the guide ours.md has no commands: expected a fenced block"),
+        ("# Nothing\n", None, "the guide ours.md has no commands: put them into a fenced block"),
         ("```python\nx\n```\n", None, "no commands"),
         ("# A\n```sh\n\n```\n", "A", "no commands under the heading 'A'"),
         ("```sh\n# B\ntrue\n```\n", "B", "has no heading 'B'"),
@@ -109,8 +109,8 @@ def test_a_guide_without_commands_is_refused(text: str, section: str | None, say
 
 def test_a_guide_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for name, content, says in (
-        ("binary.md", b"\xff\xfe", "expected text in UTF-8"),
-        ("large.md", b"x" * ((1 << 20) + 1), "expected at most 1 MiB"),
+        ("binary.md", b"\xff\xfe", "is not UTF-8 text: save it as UTF-8"),
+        ("large.md", b"x" * ((1 << 20) + 1), "is too large: at most 1 MiB is read"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(GuideError, match=says):
@@ -285,7 +285,7 @@ def test_a_guide_that_trickles_is_waited_for_until_one_deadline(
 
 @pytest.mark.parametrize(
     ("path", "says"),
-    [("cut", "cannot be read: IncompleteRead"), ("large", "expected at most 1 MiB, found more")],
+    [("cut", "cannot be read: IncompleteRead"), ("large", "is too large: at most 1 MiB is read")],
 )
 def test_a_part_of_a_guide_is_no_guide(server: str, path: str, says: str) -> None:
     with pytest.raises(GuideError, match=says):

@@ -164,7 +164,7 @@ assert not shell.remove_user(cluster, user)
 print(os.listdir(sys.argv[1]))
 """
 RIGHTS = {
-    "-chown": r"no home folder can be made in /tmp/\S+: Operation not permitted",
+    "-chown": r"seatrial cannot make a home folder in /tmp/\S+: Operation not permitted",
     "-dac_override": "",
     "-dac_override,-dac_read_search": "root cannot give another user a home folder: Permission .*",
 }
@@ -184,7 +184,9 @@ def test_root_with_fewer_rights_makes_a_home_or_says_why_not(rights: str, place:
 def test_a_place_where_no_home_can_be_made_fails_the_probe_in_one_sentence(
     homes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(pytest.fail.Exception, match=f"^no home folder can be made in {homes}: No"):
+    with pytest.raises(
+        pytest.fail.Exception, match=f"^seatrial cannot make a folder in {homes}: No"
+    ):
         prepare(homes, monkeypatch)
 
 
@@ -194,7 +196,9 @@ def test_a_full_disk_fails_the_probe_in_one_sentence(
 ) -> None:
     with (
         small_disk(place / "disk", "40k") as disk,
-        pytest.raises(pytest.fail.Exception, match=r"^no home folder can be made in .*No space"),
+        pytest.raises(
+            pytest.fail.Exception, match=r"^seatrial cannot make a home folder in .*No space"
+        ),
     ):
         prepare(disk, monkeypatch)
 

@@ -249,7 +249,7 @@ def test_a_shell_that_does_not_end_is_said_in_time(
     with path.user.new_home() as home:
         write_script(home, "sleep 65\n")
     running = path.run_script(home, "n")
-    says = f"the guide's shell, process {running._child.pid}, does not end"
+    says = rf"the shell that typed the guide \(process {running._child.pid}\) does not end"
     with monkeypatch.context() as patched:
         patched.setattr(shell.RunningScript, "_signal", lambda *_: None)
         with pytest.raises(StillRuns, match=says), running:

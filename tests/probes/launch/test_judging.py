@@ -136,10 +136,10 @@ def test_a_job_that_announces_no_rank_proves_nothing(recorder: Recorder) -> None
     ("change", "broken", "code", "says"),
     [
         ({"start": "zz"}, "ranks_with_other_weights", "LAUNCH-WEIGHTS",
-         "rank 1 on n1: weights before the first step: hash zz, other ranks aa."),
-        ({"end": "zz"}, "ranks_with_other_weights", "LAUNCH-WEIGHTS", "the last step: hash zz"),
-        ({"end": None}, "ranks_with_other_weights", "LAUNCH-WEIGHTS", "hash missing"),
-        ({"validation": "zz"}, "ranks_with_other_validation", "LAUNCH-DATA", "data: hash zz"),
+         "rank 1 on n1: the hash of the weights before the first step is zz, on other ranks aa."),
+        ({"end": "zz"}, "ranks_with_other_weights", "LAUNCH-WEIGHTS", "the last step is zz"),
+        ({"end": None}, "ranks_with_other_weights", "LAUNCH-WEIGHTS", "the last step is missing"),
+        ({"validation": "zz"}, "ranks_with_other_validation", "LAUNCH-DATA", "data is zz"),
         ({"samples": "0-79", "seen": 80}, "misplaced_samples", "LAUNCH-DATA",
          "rank 0, rank 1 on n0, n1: trained on the same samples 0, 1, 2, 3, 8, 9, 10, 11 and 32"),
         ({"seen": 84}, "misplaced_samples", "LAUNCH-DATA",
@@ -216,9 +216,10 @@ def test_a_step_that_was_not_logged_proves_no_mean(recorder: Recorder) -> None:
 def test_a_loss_that_stays_fails(recorder: Recorder) -> None:
     result = judged(recorder, logged(transcript(), "loss 3.7000", "loss 5.5000"))
     assert verdicts(result)["loss_ratio"] is Verdict.FAIL
-    assert "the loss was 5.60 at first, 5.50 after 20 steps. Expected: a clear fall." in [
-        finding.statement for finding in result.findings
-    ]
+    assert (
+        "the logged loss was 5.60 in the first step and 5.50 after 20 steps. "
+        "Expected: it falls clearly."
+    ) in [finding.statement for finding in result.findings]
 
 
 # The guide, and who follows it.
@@ -288,8 +289,8 @@ def test_a_job_that_leaves_the_fabric_on_one_node_is_named(recorder: Recorder) -
     [finding] = result.findings
     assert (finding.code, finding.suspects) == ("LAUNCH-NETWORK", ["n1"])
     assert finding.statement == (
-        "fab0 on n1 carried 0.2 % of the job's bytes, and eth0 sent 40 MB. "
-        "Expected: fab0 carries the job's bytes."
+        "the agreed fabric (fab0) carried only 0.2 % of the job's bytes on n1. "
+        "There eth0 sent 40 MB. Expected: fab0 carries them."
     )
 
 

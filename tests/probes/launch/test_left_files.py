@@ -82,10 +82,12 @@ def test_what_cannot_be_removed_is_named(user: shell.User, monkeypatch: pytest.M
     monkeypatch.setattr(shell, "remove_files_of", lambda uid, others: left_over)
     monkeypatch.setattr(shell, "list_mounts", lambda: ([], ["/nfs"]))
     said = shell.remove_user(cluster_without_dashboard(), user)
-    left = f"user id {user.uid} left"
-    assert said.startswith(f"{left} 1 path outside its home folder, now removed: /tmp/a")
-    assert f"; {left} 7 paths outside its home folder, which could not be removed: /tmp/b, " in said
-    assert f"; 2 folders could not be searched for files of user id {user.uid}: /tmp/c" in said
+    left = f"test user {user.uid} left"
+    assert said.startswith(f"{left} 1 file outside its home. seatrial removed them: /tmp/a")
+    assert f"; {left} 7 files outside its home. Remove them as root: /tmp/b, " in said
+    assert (
+        f"; seatrial could not search 2 folders for files of test user {user.uid}: /tmp/c" in said
+    )
     assert said.endswith(", /nfs")
     assert "\x1b" not in said
     monkeypatch.undo()
@@ -153,11 +155,11 @@ def test_what_lies_on_another_file_system_is_removed_too(
         taken = Path(disk) / "sh"
         assert taken.exists()
         monkeypatch.setattr(shell, "UIDS", [user.uid])
-        with pytest.raises(shell.NoUser, match="is free"):
+        with pytest.raises(shell.NoUser, match="found no free user id"):
             shell.free_uid(user.others)
         said = shell.remove_user(cluster, user)
         assert [*Path(disk).iterdir(), *(place / "shared").iterdir()] == []
-    assert f"left 2 paths outside its home folder, now removed: {disk}/sh" in said
+    assert f"left 2 files outside its home. seatrial removed them: {disk}/sh" in said
 
 
 @as_root
@@ -213,7 +215,8 @@ def test_a_uid_that_only_a_directory_service_knows_is_not_taken(
     monkeypatch.setattr(shell, "UIDS", range(61100, 61103))
     assert {shell.free_uid() for _ in range(10)} == {61102}
     monkeypatch.setattr(shell, "UIDS", range(61100, 61102))
-    with pytest.raises(shell.NoUser, match=r"^no user id from 61100 to 61101 is free$"):
+    with pytest.raises(shell.NoUser, match=r"^seatrial found no free user id from 61100 to 61101 "):
         shell.free_uid()
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert shell.why_no_other_user(own_guide=False) == "no user id from 61100 to 61101 is free"
+    why = "seatrial found no free user id from 61100 to 61101 for a test user"
+    assert shell.why_no_other_user(own_guide=False) == why

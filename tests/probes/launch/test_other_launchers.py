@@ -51,7 +51,8 @@ def test_a_variable_that_a_framework_reads_is_missed(recorder: Recorder, variabl
 
 
 def test_a_launcher_that_is_not_installed_is_unproven_and_says_so(recorder: Recorder) -> None:
-    text = "Error: Ray Train cannot be used: No module named 'pyarrow'; pip install 'ray[train]'"
+    why = "No module named 'pyarrow'. Install it: pip install 'ray[train]'"
+    text = f"Error: Ray Train cannot be used: {why}"
     judge_launcher(PATH, "ray-train", Transcript([text], 1), recorder)
     assert {one[2] for one in verdicts(recorder).values()} == {Verdict.UNPROVEN}
     assert recorder.finish("finished", 1.0).findings == []

@@ -63,7 +63,7 @@ def test_a_node_that_cannot_make_it_stops_the_probe(answers: dict[str, str]) -> 
         removed.append(function.__name__)
         return {}
 
-    says = "cannot be made on every node: (Read-only file system|no answer)"
+    says = "the folder /tmp/x on every node: (Read-only file system|no answer)"
     with pytest.raises(OSError, match=says), own_folders(cluster(ask), "x"):
         pass
     assert removed == ["remove_folder"]

@@ -80,7 +80,7 @@ def test_a_job_that_could_not_be_stopped_fails_the_probe_in_one_sentence(
 @pytest.mark.parametrize(
     ("dashboard", "document", "says"),
     [
-        ("", None, "no dashboard"),
+        ("", None, "names no dashboard"),
         ("http://10.0.0.1:8265", "/nowhere/guide.md", "the guide /nowhere/guide.md cannot be read"),
     ],
 )
@@ -104,7 +104,9 @@ def test_a_cluster_that_others_use_is_not_accused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(controls, "describe_busy", lambda cluster: "1 GPU on n0 is held by a task")
     cluster: Any = SimpleNamespace(dashboard="http://10.0.0.1:8265")
     with (
-        pytest.raises(pytest.fail.Exception, match="have to wait: 1 GPU on n0 is held by a task"),
+        pytest.raises(
+            pytest.fail.Exception, match="no job can start now: 1 GPU on n0 is held by a task"
+        ),
         prepare_path(cluster, LAB, recorder("LAUNCH")),
     ):
         pass

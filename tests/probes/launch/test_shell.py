@@ -110,7 +110,7 @@ def test_values_take_the_place_of_the_guides_texts(user: User) -> None:
     export = "--export /tmp/seatrial-1 --no-keep-export"
     words = f"--name seatrial-1 --digest-start --validate 4 {export} --plant error --at /data\n"
     assert script.endswith(words)
-    with pytest.raises(GuideError, match=r"no command has 'gone': correct the key"):
+    with pytest.raises(GuideError, match=r"contains 'gone': correct this key"):
         path.guide.script({"gone": "x"})
 
 

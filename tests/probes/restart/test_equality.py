@@ -34,9 +34,10 @@ def test_steps_that_tell_nothing_are_not_equal() -> None:
     silent = [{"rank": 0, "steps": [{"step": 1}, {"step": 2, "loss_hex": None, "ids": [1]}]}]
     found = compare_steps(silent, silent)
     assert (found.unequal, found.compared, found.count) == ([], 0, None)
-    assert found.doubt == "2 of 2 steps lack the compared values"
+    lack = "steps have no loss, gradient norm or samples in the result"
+    assert found.doubt == f"2 of 2 {lack}"
     half = compare_steps(run([1.0, 2.0]), run([1.0, 2.0])) + found
-    assert (half.count, half.doubt) == (None, "2 of 4 steps lack the compared values")
+    assert (half.count, half.doubt) == (None, f"2 of 4 {lack}")
 
 
 @pytest.mark.parametrize(("second", "keys"), [(1.25, []), (1.5, ["loss"]), (None, ["loss"])])
@@ -123,4 +124,4 @@ def test_who_computes_wrongly_is_told_from_those_that_it_misleads() -> None:
 @pytest.mark.parametrize(("value", "shown"), [("a" * 32, "a" * 32), ("a" * 33, "a" * 12 + "...")])
 def test_long_values_are_cut_in_a_sentence(value: str, shown: str) -> None:
     step = UnequalStep(0, 1, ["digest"], {"digest": "b"}, {"digest": value})
-    assert str(step) == f"rank 0, step 1: digest {shown} instead of b"
+    assert str(step) == f"rank 0, step 1: hash of the parameters {shown} instead of b"

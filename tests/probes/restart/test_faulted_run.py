@@ -150,7 +150,7 @@ def test_without_the_run_never_killed_its_controls_say_so():
     control_wrong_resume(original, measure)
     controls = measure.result("finished", 1.0).controls
     told = {(one.caught, one.saw) for one in controls}
-    assert told == {(None, "the uninterrupted run was not made")}
+    assert told == {(None, "the undisturbed run, which is needed for the comparison, was not made")}
     assert {one.name for one in controls} == {*FORGETS}
 
 
@@ -158,7 +158,8 @@ def test_parameters_that_differ_after_a_step_are_unequal_whatever_the_loss():
     steps = [{"step": 1, "loss_hex": "0x1", "digest": "a" * 64}]
     other = [{**steps[0], "digest": "b" * 64}]
     (found,) = compare_steps([{"rank": 0, "steps": steps}], [{"rank": 0, "steps": other}]).unequal
-    assert str(found) == "rank 0, step 1: digest bbbbbbbbbbbb... instead of aaaaaaaaaaaa..."
+    key = "hash of the parameters"
+    assert str(found) == f"rank 0, step 1: {key} bbbbbbbbbbbb... instead of aaaaaaaaaaaa..."
 
 
 def test_what_the_first_gang_did_before_is_not_the_runs_time(voyage):
@@ -383,12 +384,12 @@ def test_too_many_attempts_and_too_many_steps_lost_are_named(voyage):
 
 
 def test_the_reasons_of_too_many_attempts_are_given(voyage):
-    voyage.attempts[0].reason = "train: rank 1 died"
+    voyage.attempts[0].reason = "rank 1 died"
     voyage.attempts.insert(1, replace(voyage.attempts[0], reason="no answer of rank 2"))
     measure = recorder("RESTART")
     judge_completion(voyage, measure)
     (found,) = measure.result("finished", 1.0).findings
-    assert found.statement.endswith("Reasons: train: rank 1 died; no answer of rank 2; ended")
+    assert found.statement.endswith("Ends: rank 1 died; no answer of rank 2; finished")
 
 
 def test_an_only_attempt_resumed_nothing(voyage):
@@ -428,10 +429,10 @@ def test_a_step_of_an_earlier_life_that_differs_is_found(voyage):
 
 
 def test_an_attempt_that_nobody_struck_is_told_of_a_punished_run(voyage):
-    voyage.attempts[0].reason = "train: rank 3 died"
+    voyage.attempts[0].reason = "rank 3 died"
     assert unexplained_losses([voyage]) == []
     voyage.injectors[0].count = 0
-    assert unexplained_losses([voyage, voyage]) == ["train: rank 3 died"] * 2
+    assert unexplained_losses([voyage, voyage]) == ["rank 3 died"] * 2
     lost = [replace(voyage.attempts[0], reason=reason) for reason in ("first", "second", "third")]
     voyage.attempts[:1] = lost
     assert unexplained_losses([voyage]) == ["third", "second", "first"]

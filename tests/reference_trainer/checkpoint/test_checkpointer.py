@@ -152,7 +152,7 @@ DAMAGE = {
     "a list": (lambda p: (p / "manifest.json").write_text("[]"), "manifest.json has no schema"),
     "future schema": (
         future,
-        "manifest.json has schema 4, not 3",
+        "manifest.json has schema 4, but this trainer reads schema 3",
     ),
     "foreign": (foreign, "it belongs to another run: dim is 99, not 16"),
     "not a folder": (as_file, "manifest.json cannot be read"),

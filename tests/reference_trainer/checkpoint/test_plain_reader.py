@@ -117,7 +117,7 @@ def test_nothing_else_is_taken_of_an_object(folder, owner, name):
 def test_metadata_that_is_no_metadata(alone, folder):
     (folder / "step-4" / ".metadata").write_bytes(pickle.dumps({"planner_data": {}}))
     seal(folder / "step-4")
-    with pytest.raises(CheckpointError, match="contains a dict, not DCP's Metadata"):
+    with pytest.raises(CheckpointError, match="contains a dict, not the Metadata of torch"):
         alone(steps=6, checkpoints=str(folder))
 
 

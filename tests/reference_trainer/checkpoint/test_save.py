@@ -79,7 +79,7 @@ def test_a_save_that_is_whole_counts_although_an_old_one_cannot_be_removed(
     ran = alone(steps=5, checkpoints=str(tmp_path), save_every=1, keep_last=1, save_failures=0)
     assert [saved["step"] for saved in ran["checkpoints"]] == [1, 2, 3, 4, 5]
     assert ran["unsaved"] == []
-    assert "step 5 was saved, but the folder could not be cleaned up: OSError" in caplog.text
+    assert "but LATEST or the old checkpoints could not be updated: OSError" in caplog.text
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_a_file_system_that_is_too_small(alone, tmp_path):
 
 def test_a_save_in_the_background_that_never_ends_is_not_waited_for(alone, tmp_path):
     knobs = {"checkpoints": str(tmp_path), "save_every": 1, "save_mode": "async"}
-    late = "background save of the checkpoint did not end within 1 s"
+    late = "the background save of a checkpoint did not end within 1 s"
     with pytest.raises(CheckpointError, match=late):
         alone(steps=3, **knobs, init_timeout_s=1.0, stall="upload:rank=0:seconds=4:to=1")
 
@@ -175,7 +175,7 @@ def test_told_to_leave_it_saves_and_leaves(alone, saved, tmp_path):
     finally:
         PROGRESS.stop_requested.clear()
     assert ran["left"]
-    assert exit_message(ran) == "it exited on request (SIGTERM), and step 1 is saved"
+    assert exit_message(ran) == "the run exited on request (SIGTERM), and step 1 is saved"
     assert [step["step"] for step in ran["steps"]] == [1]
     resumed = alone(steps=6, checkpoints=str(tmp_path))
     assert (resumed["start_step"], resumed["left"]) == (1, False)
@@ -191,7 +191,8 @@ def test_who_leaves_unsaved_says_so(alone, tmp_path, full_disk):
                 said.append(exit_message(alone(steps=6, checkpoints=folder)))
         finally:
             PROGRESS.stop_requested.clear()
-    assert said[0].startswith("it exited on request (SIGTERM), but step 1 was not saved: rank 0 ")
+    left = "the run exited on request (SIGTERM), but step 1 was not saved: rank 0 "
+    assert said[0].startswith(left)
     assert "No space left on device" in said[0]
     assert said[1].endswith("but step 1 was not saved: the run has no checkpoint folder")
 
@@ -211,5 +212,5 @@ def test_a_rank_of_its_own_that_is_sent_sigterm_saves_and_can_be_started_again(a
             rank.kill()
     assert rank.returncode == os.EX_TEMPFAIL
     (step,) = manifest.committed_steps(tmp_path / "saved")
-    assert said.splitlines()[-1] == f"it exited on request (SIGTERM), and step {step} is saved"
+    assert said.splitlines()[-1] == f"the run exited on request (SIGTERM), and step {step} is saved"
     assert alone(**{**knobs, "steps": step + 1})["start_step"] == step

@@ -29,5 +29,5 @@ def test_planted_delays_are_read_and_counted():
      "data:rank=1:seconds=1:until=3", "data:rank=1:seconds=-1", "data:rank=1:seconds=nan"],
 )  # fmt: skip
 def test_a_delay_that_cannot_be_read_is_refused(text):
-    with pytest.raises(ValueError, match="expected SEGMENT:rank=R:seconds=S"):
+    with pytest.raises(ValueError, match="expected PLACE:rank=R:seconds=S"):
         TrainConfig(stall=text)
