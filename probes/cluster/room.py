@@ -62,7 +62,7 @@ def wait_for_room(cluster: Any, seconds: float, say: Callable[[str], None]) -> f
             free_since = None
             if (held := _who_holds(cluster)) != announced:
                 announced = held
-                say(f"{held}: the run begins when all are free")
+                say(f"{held}: the run begins when all are free, or after --wait-for-room")
         else:
             free_since = now if free_since is None else free_since
             if not announced or now - free_since >= STEADY_S:
