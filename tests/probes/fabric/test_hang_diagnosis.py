@@ -167,7 +167,7 @@ def told_why(
 
 
 def test_after_a_deadline_the_ranks_are_asked_then_ras_then_the_network() -> None:
-    asked = told_why(GangError("the call `connect`: ranks 0, 1 of 4 did not finish in 90 s"))
+    asked = told_why(GangError("ranks 0, 1 of 4 did not answer within 90 s while running `connect`"))
     assert asked.order == ["read_rank_state", "ras_status", "removed", "a fresh gang"]
     (found,) = asked.found
     assert (found.code, found.suspects) == ("INIT-HANG", ["rank 2 on node2"])
