@@ -150,7 +150,9 @@ def choose_next_step(
         steps = Action("Draft a contract from this run:", draft), Action(correct, judged)
         return NextStep(steps, why_no_contract(record))
     if is_open:
-        text = "Fix all of this and test it again. Then do a complete run: only that can be accepted."
+        text = (
+            "Fix all of this and test it again. Then do a complete run: only that can be accepted."
+        )
         return NextStep((Action(text),), last=(Action("Complete run:", whole),))
     if summary.shown_verdict.accepted and record.rehearsal:
         text = "Run the suite on the head node of the real cluster (CONTRACT: the agreed file):"

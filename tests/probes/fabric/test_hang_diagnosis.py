@@ -167,7 +167,9 @@ def told_why(
 
 
 def test_after_a_deadline_the_ranks_are_asked_then_ras_then_the_network() -> None:
-    asked = told_why(GangError("ranks 0, 1 of 4 did not answer within 90 s while running `connect`"))
+    asked = told_why(
+        GangError("ranks 0, 1 of 4 did not answer within 90 s while running `connect`")
+    )
     assert asked.order == ["read_rank_state", "ras_status", "removed", "a fresh gang"]
     (found,) = asked.found
     assert (found.code, found.suspects) == ("INIT-HANG", ["rank 2 on node2"])
