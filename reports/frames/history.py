@@ -234,7 +234,7 @@ def history_lines(history: History, fmt: TextFormatter, *, every: bool = False) 
         drifted = table[table.drift.isin(DRIFTS)]
         name = f"{cluster}{' (rehearsal)' if rehearsal else ''}"
         text = f"{name}: {len(drifted)} of {len(table)} measures drifted"
-        needs = f"A drift is shown only after {LEAST_EARLIER + 1} runs."
+        needs = f"Drift is shown after {LEAST_EARLIER + 1} runs."
         more = "" if every else " --all lists all measures."
         yield ""
         yield from fmt.wrap(f"{text}. {needs}{more}", "")

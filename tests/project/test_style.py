@@ -222,15 +222,15 @@ def test_each_rule_can_fail() -> None:
     figures.add("reports/charts/a.py", "class A0:\n    pass\n" + "\n" * MAX_LINES)
     figures.add("reports/page/b.py", f"\n\nLIMIT = 3\n\n\ndef go():\n    pass\n\n\n{long}")
     figures.add("reports/page/c.py", 'class C:\n    def a(self):\n        """The value."""\n')
-    figures.add("probes/gang/d.py", "import os\n" * 500 + "A = os\n" * 1600)
+    figures.add("probes/gang/d.py", "import os\n" * 500 + "A = os\n" * 1700)
     assert figures.complaints() == [
         "reports has 21 modules",
         "reports/charts/a.py has 602 lines",
-        "probes/gang/d.py has 2100 lines",
+        "probes/gang/d.py has 2200 lines",
         "class A0 is in reports/m0.py and reports/charts/a.py",
-        "probes/gang has 2100 lines of code",
-        "2180 lines of code are 25 files",
-        "500 of 2180 lines of code are imports",
+        "probes/gang has 2200 lines of code",
+        "2280 lines of code are 25 files",
+        "500 of 2280 lines of code are imports",
         "1 of 2 functions have one word",
         "1 of 3 functions are too long",
         "1 of 1 constants have no reason",

@@ -122,7 +122,7 @@ def test_without_a_contract_the_criteria_without_a_limit_are_named() -> None:
     assert (
         "5 of 6 criteria meet the limits derived from the cluster. Without a limit: HOSTS." in text
     )
-    noted = Measurement(name="m", value=1.0, unit="s")
+    noted = Measurement(name="m", value=1.0, unit="s", judged=False)
     record = run(result(good(), noted), agreed=NOT_AGREED)
     assert "1 of 1 criteria meet" in summarize_acceptance(record).counts_text
 

@@ -126,7 +126,7 @@ def test_what_makes_runs_not_comparable_is_named_before_the_table() -> None:
     before = lines[: lines.index("")]
     for words in (
         "note: B has a different cluster than A: atlas, not lab",
-        "note: B is interrupted",
+        "note: B did not finish (state: interrupted)",
     ):
         assert any(line.startswith(words) for line in before)
 
