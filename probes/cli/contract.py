@@ -91,8 +91,12 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     yield "tier", loaded.tier
     nodes, gpus = (count or "any number of" for count in (terms.nodes, terms.gpus_per_node))
     yield "ordered", f"{nodes} nodes, {gpus} x {terms.gpu_model or 'any GPU'}"
-    rate = f", {terms.rail_count} x {terms.line_rate_gbps:g} Gbit/s" if terms.line_rate_gbps else ""
-    yield "fabric", f"{terms.fabric or 'not given, read from the cluster'}{rate}"
+    rate = (
+        f", {terms.rail_count} x {terms.line_rate_gbps:g} Gbit/s per node"
+        if terms.line_rate_gbps
+        else ""
+    )
+    yield "fabric", f"{terms.fabric or 'not in the contract: read from the cluster'}{rate}"
     for waiver in loaded.waivers:
         yield "waiver", f"{waiver.id}: {waiver.criterion} until {waiver.until}, {waiver.name}"
     for name, percent in loaded.baseline.items():

@@ -87,7 +87,7 @@ OWN_FLAG = "--node-ip-address"  # its own
 FOLDER_FLAG = "--temp-dir"  # where its files are
 MAX_RAYLETS = 32  # of an embedded cluster: more do not fit on a host
 OTHERWISE = (
-    "run this on a node of the cluster, set RAY_ADDRESS, name it with --cluster "
+    "run seatrial on a node of the cluster, set RAY_ADDRESS to its address, give --cluster "
     "ray://host:10001, or rehearse with --cluster local:4"
 )
 SUBMIT = "a dashboard. Run the suite as a job: seatrial submit"

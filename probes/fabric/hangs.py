@@ -140,7 +140,7 @@ def recheck_reachability(
         measure.covered(f"reachability was not tested again: no node has an address on {where}")
         return
     blocked = f"{len(reach.pairs) + len(reach.narrow or [])} pairs of nodes"
-    measure.covered(f"after the failure, on {where}: {blocked} cannot reach each other")
+    measure.covered(f"a test of all pairs after the failure, on {where}: {blocked} fail")
     measure.explain(explain_duplicates(reach), find_unreachable(reach), find_mtu_faults(reach))
 
 

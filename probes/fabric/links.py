@@ -203,7 +203,9 @@ def find_loss(
     bad = {link: share for link, share in lost.items() if share is not None and share > max_lost}
     if bad and len(bad) == len(lost) > 2:
         message = f"packets lost on every link: {_range(bad.values())}. Expected: at most "
-        message += f"{100 * max_lost:g} %. The cause is likely what all links share, as a switch"
+        message += (
+            f"{100 * max_lost:g} %. The likely cause is a part that all share, such as a switch"
+        )
         return [finding("FAB-LOSS", message, list(dict.fromkeys(node_of(a) for a, _ in bad)))]
     findings = []
     for node, way in lossy.slow_nodes.items():
@@ -378,7 +380,7 @@ def judge_networks(
     """
     unknown = [link for link, device in networks(pairs).items() if device in ("none", UNKNOWN)]
     if unknown:
-        note = "no byte counter of the sender grew, or one of them cannot be read"
+        note = "the sender's byte counters did not grow, or cannot be read"
         measure(check.LINKS_ON_OTHER_NETWORKS, None, on=" -> ".join(unknown[0]), note=note)
     off = links_off(pairs, expected)
     measure(check.LINKS_ON_OTHER_NETWORKS, len(off), samples=len(pairs.sent))

@@ -214,7 +214,7 @@ CLOCK_OFFSET = default_check(
 UNSEEN_FILES = none_of(
     "unseen_files", "files", "a job reads on one node what it wrote on another",
     when=SHARED_BY_NODES,
-    failing="nodes do not see each other's files in the shared folder: {value}",
+    failing="nodes do not see files that other nodes wrote to the shared folder: {value}",
 )
 SEEN_AFTER = default_check(
     "seen_after", "s", "NFS caches a folder's attributes for up to 60 s (acdirmax)", high=60,

@@ -17,7 +17,7 @@ FAULTS_INJECTED = fixed_check(
     doubted=True, no_control="it shows that the probe's own fault happened",
 )
 OUTCOME = Check(
-    "outcome", "", better="word", from_run="the outcome that the scenario must have",
+    "outcome", "", better="word", from_run="each scenario says how its run must end",
     failing="the run {value}",
 )
 ATTEMPTS = Check(

@@ -340,7 +340,9 @@ def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: 
     reasons = {entry["name"]: entry["reason"] for entry in results[0]["skipped"]}
     reason = reasons.get(f"step-{NEWEST}", "")
     limit = exactly(1, "sentences", "the log must explain why each checkpoint was refused")
-    statement = f"{name}: the run skipped the checkpoint step-{NEWEST}, but its log gives no reason"
+    statement = (
+        f"in the case {name}, the run skipped the checkpoint step-{NEWEST}: its log has no reason"
+    )
     cause = finding("RESTART-UNREPORTED", statement, names={"step": NEWEST})
     failed = not reason and NEWEST not in starts
     judge_or_explain(

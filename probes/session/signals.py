@@ -137,19 +137,20 @@ class Signals:
         if reason:
             if not self._what:
                 self.lost = reason
-                self.wait_for("the probe that ran is ended")
+                self.wait_for("the running test stops")
                 raise RunLost(reason)
             return
         self.count += 1
         if self.count == 1 and not self._what:
             self.came_in_time = True
-            self.wait_for("the probe that ran is ended")
+            self.wait_for("the running test stops")
             raise KeyboardInterrupt
         if self.count < LEAVING:
             seconds = time.monotonic() - self._since
             more = LEAVING - self.count
             once = "One more signal quits" if more == 1 else f"{more} more signals quit"
-            self.say(f"still ending the run after {seconds:.0f} s: {self._what}. {once} at once.")
+            waits = f"ending the run for {seconds:.0f} s: it waits until {self._what}"
+            self.say(f"{waits}. {once} at once.")
         elif self.count == LEAVING and self.leave:
             # The main thread goes on: it may hold the lock of what has to be written.
             threading.Thread(target=self.leave, name="seatrial leaves", daemon=True).start()

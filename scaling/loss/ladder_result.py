@@ -59,8 +59,8 @@ def check_rungs(rungs: Sequence[Rung], base_repeats: Sequence[Rung] = ()) -> Non
         raise ValueError(f"expected rungs with rising node counts from 1, found {found}")
     for rung in rungs:
         if strange := sorted({*rung.nodes} - {*rungs[0].nodes}):
-            found = f"{', '.join(strange)} in the run on {rung.count}"
-            raise ValueError(f"expected nodes that ran alone too, found {found}")
+            found = f"{', '.join(strange)} only in the run on {rung.count} nodes"
+            raise ValueError(f"expected a run of each node alone, found {found}")
     for rung in base_repeats:
         if rung.count != 1 or {*rung.nodes} != {*rungs[0].nodes}:
             found = f"{rung.count} on {', '.join(sorted({*rung.nodes}))}"

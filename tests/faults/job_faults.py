@@ -172,7 +172,7 @@ RESTART = [
          scenario="fewer"),
     Case("prunes-first", LOST, [], ["cost 8 steps. Expected: at most 4"],
          {"resumed_from", "steps_lost"}, scenario="killed-in-a-commit"),
-    Case("silent", {"RESTART-UNREPORTED"}, [], ["but its log gives no reason"],
+    Case("silent", {"RESTART-UNREPORTED"}, [], ["its log has no reason"],
          {"refusals_explained"}, scenario="newest-bit-flipped"),
     Case("never-saves", LOST, [], ["cost 6 steps. Expected: at most 4"], {"steps_lost"},
          scenario=TWICE),

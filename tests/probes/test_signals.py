@@ -55,7 +55,7 @@ def test_the_first_interrupts_and_the_second_says_what_is_awaited(
     send(number)
     (text,) = signals.said
     assert text == (
-        "still ending the run after 0 s: the cluster is left. One more signal quits at once."
+        "ending the run for 0 s: it waits until the cluster is left. One more signal quits at once."
     )
 
 

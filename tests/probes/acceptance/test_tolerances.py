@@ -50,7 +50,9 @@ def test_what_only_informs_is_held_to_no_earlier_value() -> None:
     informs = '[GANG]\nnot_provable = "all raylets share one host"\n'
     gate = '[baseline]\nGANG.placement_delay = "2 %"\n'
     assert parse(f"{head}{gate}".encode(), "mine.toml").baseline == {"GANG.placement_delay": 2.0}
-    with pytest.raises(ContractError, match=r"\[baseline\] GANG.placement_delay: no test of tier quick"):
+    with pytest.raises(
+        ContractError, match=r"\[baseline\] GANG.placement_delay: no test of tier quick"
+    ):
         parse(f"{head}{informs}{gate}".encode(), "mine.toml")
 
 

@@ -164,7 +164,7 @@ def test_the_check_begins_with_what_was_ordered(tmp_path: Path) -> None:
     assert lines[1:5] == [
         "tier      standard",
         "ordered   8 nodes, 8 x NVIDIA H100 80GB HBM3",
-        "fabric    rdma, 8 x 400 Gbit/s",
+        "fabric    rdma, 8 x 400 Gbit/s per node",
         "baseline  FABRIC.busbw: at most 2 % worse than in the baseline run",
     ]
     assert not [line for line in lines if line.startswith("UNPROVEN")]

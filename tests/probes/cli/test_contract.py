@@ -276,7 +276,10 @@ def test_the_check_ends_in_one_sentence_and_fits_the_terminal(
 
 @pytest.mark.parametrize(
     ("guide", "says"),
-    [("no commands", "has no commands"), ("```sh\nother\n```\n", "contains 'TRAIN': correct this key")],
+    [
+        ("no commands", "has no commands"),
+        ("```sh\nother\n```\n", "contains 'TRAIN': correct this key"),
+    ],
 )
 def test_a_guide_that_cannot_be_typed_is_refused(tmp_path: Path, guide: str, says: str) -> None:
     refused = checked(tmp_path, "ours.md", guide)

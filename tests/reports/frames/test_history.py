@@ -213,8 +213,7 @@ def test_only_what_drifts_is_listed_unless_all_is_asked_for() -> None:
     fmt, steady = TextFormatter(80), history_of([1.0, 2.0, 3.0])
     lines = list(history_lines(steady, fmt))
     assert " ".join(lines[-2:]) == (
-        "atlas: 0 of 1 measures drifted. Drift is shown after 6 runs. "
-        "--all lists all measures."
+        "atlas: 0 of 1 measures drifted. Drift is shown after 6 runs. --all lists all measures."
     )
     assert not [line for line in lines if line.startswith("FABRIC")]
     assert [line for line in history_lines(steady, fmt, every=True) if line.startswith("FABRIC")]

@@ -112,7 +112,7 @@ DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "stranger": (
         set_to("rungs", 2, "nodes", 0, "x"),
-        "that ran alone too, found x in the run on 4",
+        "a run of each node alone, found x only in the run on 4",
     ),
     "zero": (set_to(*STEP, "seconds", 0.0), "rungs.1.steps.0.0.seconds: expected greater than"),
     "NaN": (set_to(*STEP, "seconds", float("nan")), "expected a finite number, found nan"),
