@@ -111,8 +111,8 @@ def ask_user(terms: ClusterTerms, why_not: str) -> Answer:
     if not why_not or terms.launch.user == "own":
         return Answer("user", found)
     do = (
-        "Run seatrial as root, installed where each user can read it, so that it can be another "
-        'user. Or set user = "own" in the contract\'s [launch]'
+        "Run seatrial as root with the right to become another user, installed where each user can "
+        'read it. Or set user = "own" in the contract\'s [launch]'
     )
     return Answer("user", found, UNPROVEN, ("LAUNCH",), do)
 

@@ -185,10 +185,10 @@ class TrainConfig:
     )
     # Both exceed the supervisor's limits (see launchers.job_timeouts).
     timeout_s: float = knob(
-        90.0, "Seconds after which a collective fails, from the second step on."
+        90.0, "Seconds after which a collective of a step fails, from the second step on."
     )
     init_timeout_s: float = knob(
-        330.0, "Seconds after which a collective fails, up to the end of the first step."
+        330.0, "Seconds after which a collective fails, in the first step and in saves."
     )
 
     def __post_init__(self) -> None:

@@ -113,7 +113,8 @@ class Control(RecordModel):
     def sentence(self) -> str:
         """Format one line: whether the planted fault was found, and what the probe saw of it."""
         word = "Reason" if self.caught is None else "Observed with the fault"
-        saw = self.saw.replace(". Expected: ", ". Expected without the fault: ")
+        planted = ". Expected without the fault: "
+        saw = self.saw if self.caught is None else self.saw.replace(". Expected: ", planted)
         return self.headline + (f". {word}: {saw}" if saw else "")
 
     @property

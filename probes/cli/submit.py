@@ -169,7 +169,7 @@ def submit(
             )
     except ConnectionLost as error:
         hint = "Check that the head is up, and that the port of its dashboard is open from here"
-        raise UsageError(f"no answer from the dashboard at {error}. {hint}") from None
+        raise UsageError(f"the dashboard cannot be used: {error}. {hint}") from None
     except SubmitError as error:
         raise UsageError(str(error)) from None
     api.is_under_way = not attach
@@ -328,7 +328,9 @@ class _Session:
         try:
             return ask()
         except ConnectionLost as error:
-            message = f"lost the dashboard at {error}. The run continues, and nothing is proven yet"
+            message = (
+                f"the dashboard is lost: {error}. The run continues, and nothing is proven yet"
+            )
             raise Detached(message) from None
 
     def _wants_stop(self) -> bool:

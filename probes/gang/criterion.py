@@ -48,7 +48,7 @@ RAY_TRAIN_OUTCOME = fixed_check(
 )
 ACTORS_NOT_RUNNING = none_of(
     "actors_not_running", "actors", "every actor of a placed gang must run",
-    failing="{value} of a placed job did not start",
+    failing="{value} of a placed job did not run",
 )
 LOSSES_NOT_DETECTED = none_of(
     "losses_not_detected", "nodes", "Ray must detect that a node is lost",

@@ -93,7 +93,7 @@ def judge_actors(run: Scenario, need: int, gangs: Iterable[str]) -> None:
         return
     all_running = run.until(lambda sample: not missing_actors(sample, need))
     missing = 0 if all_running is not None else missing_actors(run.samples[-1], need)
-    message = f"{missing} of {need} actors of gang {join_names(placed)} did not start"
+    message = f"{missing} of {need} actors of gang {join_names(placed)} did not run"
     unstaffed = finding("GANG-NO-ACTORS", message, jobs_of(placed))
     run.measure_at_end(check.ACTORS_NOT_RUNNING, missing, unstaffed, ours=True)
 

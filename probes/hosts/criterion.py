@@ -49,14 +49,14 @@ def fair_share(name: str, because: str, failing: str) -> Check:
 
 NODES = ordered_check("nodes", "nodes", "nodes", "exactly")
 MACHINES = Check(
-    "machines", "machines", from_run="as many machines as nodes that answer", when=OWN_HOSTS,
+    "machines", "machines", from_run="the number of nodes that answer", when=OWN_HOSTS,
     failing="several nodes share a machine: all nodes together run on {value}",
 )
 GPUS = ordered_check("gpus", "GPUs", "gpus_per_node", "exactly", failing="{subject} has {value}")
 COUNT_MISMATCHES = none_of(
     "count_mismatches", "counts",
     "Ray, NVML and torch must count the same GPUs; otherwise ranks get GPUs that do not exist",
-    failing="Ray, NVML and torch do not count the same number of GPUs{on}: {value} not as Ray's",
+    failing="Ray, NVML and torch do not agree on the number of GPUs{on}: {value} unlike Ray's",
 )
 NODES_WITH_FEWER_GPUS = none_of(
     "nodes_with_fewer_gpus", "nodes", "a node with fewer GPUs than most nodes has lost some",
@@ -277,7 +277,7 @@ STORAGE_LOST = none_of(
 ADDRESS_ELSEWHERE = none_of(
     "address_elsewhere", "addresses",
     "other nodes and ranks connect to the address that Ray reports", when=SEVERAL_HOSTS,
-    failing="other nodes cannot reach {subject} at the address that Ray reports: {value}",
+    failing="Ray reports an address of {subject} that other nodes cannot use: {value}",
 )
 LOOPBACK_NAMES = default_check(
     "loopback_names", "names",

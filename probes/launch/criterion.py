@@ -57,7 +57,7 @@ METRIC_ERROR = default_check(
 )
 LOSS_RATIO = default_check(
     "loss_ratio", "ratio", "in 20 steps, training lowers the loss to two thirds of its first value",
-    high=0.9, failing="training lowers the loss only to {value} of its first value",
+    high=0.9, failing="after training, the loss is {value} of its first value",
 )
 WRONG_EXPORTS = none_of(
     "wrong_exports", "exports", "rank 0 must export the model, and no other rank may",

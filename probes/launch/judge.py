@@ -44,7 +44,7 @@ def judge_user(said: Transcript, why_same: str, measure: Recorder) -> None:
     numbers = [[int(word) for word in line.split()] for line in said.lines if _is_numbers(line)]
     if why_same or len(numbers) != 3:
         reason = why_same or "the command `id` did not print the user's numbers"
-        note = f"seatrial did not type the guide as an ordinary user: {reason}"
+        note = f"it is not known whether an ordinary user may do this: {reason}"
         measure(check.RIGHTS_OF_USER, None, note=note)
         return
     (uid, *_), (group, *_), groups = numbers

@@ -266,9 +266,9 @@ def remove_user(cluster: Cluster, user: User) -> str:
     unsearched += [place for place in list_mounts()[1] if place not in user.others]
     cluster.cleanup.unregister("user", user.name)
     sentences = [
-        f"test user {user.uid} left {quantity(len(paths), 'files')} outside its home. {end}: "
+        f"test user {user.uid} left {quantity(len(paths), 'paths')} outside its home, {end}: "
         f"{join_names([one_line(path) for path in paths[:MAX_NAMED]])}"
-        for paths, end in ((removed, "seatrial removed them"), (kept, "Remove them as root"))
+        for paths, end in ((removed, "now removed"), (kept, "which seatrial could not remove"))
         if paths
     ]
     if unsearched:

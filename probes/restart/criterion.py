@@ -17,7 +17,7 @@ FAULTS_INJECTED = fixed_check(
     doubted=True, no_control="it shows that the probe's own fault happened",
 )
 OUTCOME = Check(
-    "outcome", "", better="word", from_run="each scenario says how its run must end",
+    "outcome", "", better="word", from_run="how the run of each scenario must end",
     failing="the run {value}",
 )
 ATTEMPTS = Check(
@@ -95,13 +95,13 @@ UNEQUAL_STEPS = none_of(
     "unequal_steps", "steps",
     "a run that was never killed has bitwise the same loss, gradient norm and samples; only the "
     "order of NCCL's sums may differ",
-    failing="the restarted run differs from an undisturbed run in {value}",
+    failing="the restarted run differs from a run that was never killed in {value}",
 )
 FINAL_STATE = fixed_check(
     "final_state", "",
     "a run that was never killed ends with bitwise the same parameters; only the order of NCCL's "
     "sums may differ", one_of=['equal', 'reordered'],
-    failing="compared with an undisturbed run, the final model is {value}",
+    failing="compared with a run that was never killed, the final model is {value}",
 )
 RECOVERY_TIME = default_check(
     "recovery_time", "s",

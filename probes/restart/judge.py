@@ -216,7 +216,8 @@ def report_unequal(
     state = ("equal" if equal else unequal) if known else None
     measure(check.FINAL_STATE, state, note="some ranks reported no hash of their final parameters")
     if found.unequal or state == "unequal":
-        statement = "all steps equal those of the undisturbed run, but the final parameters differ"
+        statement = "all steps equal those of the run that was never killed, "
+        statement += "but the final parameters differ"
         ranks = list[int]()
         if found.unequal:
             first, ranks = reference.first_unequal_step(found.unequal)
@@ -331,7 +332,9 @@ def judge_steps(original: ReferenceRun, results: Results, first: int, measure: R
 def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: Recorder) -> None:
     """Judge that the damaged checkpoint was refused with a reason, and the previous one loaded."""
     starts = {result["start_step"] for result in results}
-    statement = f"{name}: the run loaded the checkpoint step-{NEWEST}, which it must refuse"
+    statement = (
+        f"with the damage {name}, the run loaded the checkpoint step-{NEWEST}, which it must refuse"
+    )
     cause = finding("RESTART-DAMAGED-LOADED", statement, names={"step": NEWEST})
     judge_or_explain(measure, check.NOT_REFUSED, int(NEWEST in starts), cause)
     limit = exactly(SAVE_EVERY, "step", "the newest complete checkpoint of this run")
@@ -340,9 +343,8 @@ def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: 
     reasons = {entry["name"]: entry["reason"] for entry in results[0]["skipped"]}
     reason = reasons.get(f"step-{NEWEST}", "")
     limit = exactly(1, "sentences", "the log must explain why each checkpoint was refused")
-    statement = (
-        f"in the case {name}, the run skipped the checkpoint step-{NEWEST}: its log has no reason"
-    )
+    statement = f"with the damage {name}, the run skipped the checkpoint step-{NEWEST}: "
+    statement += "its log has no reason"
     cause = finding("RESTART-UNREPORTED", statement, names={"step": NEWEST})
     failed = not reason and NEWEST not in starts
     judge_or_explain(

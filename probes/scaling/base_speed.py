@@ -229,13 +229,13 @@ def no_save_reason(cluster: Cluster, gang: Gang, count: int, plan: SavePlan) -> 
         return "ranks of the previous run hang or have ended"
     need = "saves need a folder that the driver and every node can write to ([cluster] shared)"
     if plan.folder is None:
-        return f"{need}. The driver cannot write to such a folder"
+        return f"{need}. seatrial cannot write to such a folder"
     try:
         nodes = find_blind_nodes(cluster, str(plan.folder))
     except FolderUnknown as unknown:
         return f"{need}. No node can write there: {unknown}"
     if nodes:
-        return f"{need}. {', '.join(nodes)} did not see the files of other nodes"
+        return f"{need}. {', '.join(nodes)} cannot write there, or cannot see the files of others"
     needed = COPIES * PARAM_BYTES * parameter_count(plan.config)
     free = shutil.disk_usage(plan.folder).free
     if free < needed:

@@ -46,7 +46,7 @@ DISAGREEMENTS = wrong_data(
     "disagreements", "steps",
     "in each step all ranks must have the same loss and gradient norm, and each sample is used once; "
     "otherwise they do not train one model, and their speed proves nothing",
-    failing="ranks have different losses, gradients or samples in {value}",
+    failing="ranks differ in loss or gradient, or used the same samples, in {value}",
 )
 RESIDUAL = fixed_check(
     "residual", "ratio", "the parts of a step must add up to its time", high=1e-06,

@@ -177,7 +177,7 @@ def find_invalid_rung(rung: Rung, on: str) -> list[Finding]:
     """Find evidence that a rung's ranks did not train one model, however fast they were."""
     findings = []
     if rung.non_finite:
-        losses = f"{rung.non_finite} losses (ranks x steps) were NaN or infinite"
+        losses = f"{rung.non_finite} losses of all ranks and steps were NaN or infinite"
         findings.append(finding("SCALE-NAN", f"at {on}, {losses}"))
     if rung.disagreements:
         findings.append(finding("SCALE-RANKS-DISAGREE", f"at {on}, in {rung.disagreements[0]}"))

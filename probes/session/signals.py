@@ -149,7 +149,7 @@ class Signals:
             seconds = time.monotonic() - self._since
             more = LEAVING - self.count
             once = "One more signal quits" if more == 1 else f"{more} more signals quit"
-            waits = f"ending the run for {seconds:.0f} s: it waits until {self._what}"
+            waits = f"the run has been ending for {seconds:.0f} s: it waits until {self._what}"
             self.say(f"{waits}. {once} at once.")
         elif self.count == LEAVING and self.leave:
             # The main thread goes on: it may hold the lock of what has to be written.

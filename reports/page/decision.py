@@ -168,7 +168,9 @@ def choose_next_step(
     again = Action("Run the suite again:", command)
     if any(problem.kind == "teardown" for problem in record.problems):
         look = Action("Show what the test left on the cluster:", "seatrial cleanup")
-        return NextStep((look, Action("Remove it:", "seatrial cleanup --remove"), again))
+        return NextStep(
+            (look, Action("Remove it, an hour after the run:", "seatrial cleanup --remove"), again)
+        )
     return NextStep((again,))
 
 

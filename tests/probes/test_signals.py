@@ -55,7 +55,8 @@ def test_the_first_interrupts_and_the_second_says_what_is_awaited(
     send(number)
     (text,) = signals.said
     assert text == (
-        "ending the run for 0 s: it waits until the cluster is left. One more signal quits at once."
+        "the run has been ending for 0 s: it waits until the cluster is left. "
+        "One more signal quits at once."
     )
 
 

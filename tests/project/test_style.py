@@ -33,7 +33,7 @@ BUDGET = {
     # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
     # measures and criteria.  The help has sections.
     # submit says which job is lost, and what a lost head means.
-    "probes/cli": 2033,
+    "probes/cli": 2035,
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -54,7 +54,7 @@ BUDGET = {
     "probes/launch": 2519,
     # rows.py reads what other programs report, as data; torch_calls.py compares a watchdog's lines.
     "probes/nccl": 2639,
-    "probes/restart": 1633,
+    "probes/restart": 1635,
     "probes/scaling": 961,
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
@@ -74,7 +74,7 @@ BUDGET = {
     # The next step and its command for each decision; why the decision is what it is, in its line;
     # what a changed folder says is not on page 1.
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
-    "reports": 6989,
+    "reports": 6992,
     "scaling": 2911,
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }

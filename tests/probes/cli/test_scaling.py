@@ -270,7 +270,7 @@ def test_report_tells_what_made_a_run_wrong(tmp_path: Path) -> None:
     output = said("report", save(tmp_path / "run", without, 0.2, seen=failed)).output
     for words in (
         "SCALE-RUNG-FAILED 2 nodes: rank 1 died",
-        "SCALE-NAN at 4 nodes, 3 losses (ranks x steps) were NaN or infinite",
+        "SCALE-NAN at 4 nodes, 3 losses of all ranks and steps were NaN or infinite",
         "SCALE-RANKS-DISAGREE at 4 nodes, in step 3: apart",
     ):
         assert output.count(words) == 1

@@ -214,7 +214,7 @@ def test_a_connection_that_stays_lost_detaches(monkeypatch: pytest.MonkeyPatch) 
     with head(answer) as (address, _):
         code, said = run("--address", address, "--attach", ID)
     assert code == 20
-    assert "lost the dashboard at " in said
+    assert "the dashboard is lost: " in said
     assert f"--attach {ID}" in said
 
 

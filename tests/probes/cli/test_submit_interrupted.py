@@ -65,7 +65,7 @@ def test_a_run_under_way_is_not_left_alone_without_a_word(
     code, said = under_way(monkeypatch, later)
     assert code == 20
     assert "connection lost (" in said
-    assert "lost the dashboard at " in said
+    assert "the dashboard is lost: " in said
     assert f"--attach {ID}" in said
 
 

@@ -83,8 +83,8 @@ def test_what_cannot_be_removed_is_named(user: shell.User, monkeypatch: pytest.M
     monkeypatch.setattr(shell, "list_mounts", lambda: ([], ["/nfs"]))
     said = shell.remove_user(cluster_without_dashboard(), user)
     left = f"test user {user.uid} left"
-    assert said.startswith(f"{left} 1 file outside its home. seatrial removed them: /tmp/a")
-    assert f"; {left} 7 files outside its home. Remove them as root: /tmp/b, " in said
+    assert said.startswith(f"{left} 1 path outside its home, now removed: /tmp/a")
+    assert f"; {left} 7 paths outside its home, which seatrial could not remove: /tmp/b, " in said
     assert (
         f"; seatrial could not search 2 folders for files of test user {user.uid}: /tmp/c" in said
     )
@@ -159,7 +159,7 @@ def test_what_lies_on_another_file_system_is_removed_too(
             shell.free_uid(user.others)
         said = shell.remove_user(cluster, user)
         assert [*Path(disk).iterdir(), *(place / "shared").iterdir()] == []
-    assert f"left 2 files outside its home. seatrial removed them: {disk}/sh" in said
+    assert f"left 2 paths outside its home, now removed: {disk}/sh" in said
 
 
 @as_root

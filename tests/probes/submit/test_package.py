@@ -201,7 +201,7 @@ def test_the_client_needs_click_alone(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 4, done.stderr
-    lost = "error: no answer from the dashboard at http://127.0.0.1:9: [Errno 111]"
+    lost = "error: the dashboard cannot be used: http://127.0.0.1:9: [Errno 111]"
     assert done.stderr.startswith(lost)
 
 
