@@ -272,10 +272,10 @@ StandIn.set_clock = lambda self, seconds: setattr(Set, "shift_s", seconds)
 YEARS_S = 6 * 365 * 86400
 STEPS = (
     Fault("the clock is set back by years", 0, f"cluster.set_clock(-{YEARS_S})", plant=CLOCK,
-          says="back by 189216000 s. Expected: at"),
+          says="back by 189216000 s."),
     Fault("the clock is set forward and back", 0,
           "cluster.set_clock(3600); measure.note('a', 1); cluster.set_clock(0)", plant=CLOCK,
-          says="forward by 3600 s. Expected: at most"),
+          says="forward by 3600 s."),
 )  # fmt: skip
 FAULTS = (
     *SIGNALS,

@@ -64,7 +64,7 @@ def test_the_address_may_be_in_rays_variable(
         ),
         (
             ["--address", "http://127.0.0.1:9"],
-            "dashboard at http://127.0.0.1:9: [Errno 111] Connection refused. Check that the head",
+            "the dashboard cannot be used: http://127.0.0.1:9: [Errno 111] Connection refused. ",
         ),
         (["--address", "http://[::1"], "--address: expected http://head:8265, found no address"),
         (["--address", "http://"], "--address: expected http://head:8265, found http://"),
