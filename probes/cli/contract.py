@@ -259,6 +259,7 @@ def _ask_user(template: str | None, interview: Interview) -> str:
 
 ABOUT_TIERS = "quick takes minutes; standard is for a handover; soak is longer, for rare faults"
 OPEN = "-"  # the answer that leaves a question open
+NEEDED = "expected an answer: a contract needs this value"
 INTRODUCTION = f"""\
 Press Enter to accept the answer in [ ]. Type ? for help, or {OPEN} to skip.
 What you skip is not judged in a run.
@@ -314,7 +315,7 @@ class Interview:
 
     def _is_open(self, key: str, needed: bool) -> bool:
         if self.answers[key] == OPEN and needed:
-            raise ValueError("expected an answer: a contract needs this value")
+            raise ValueError(NEEDED)
         return self.answers[key] == OPEN
 
     def check_all_used(self) -> None:
@@ -416,7 +417,7 @@ def _ask(text: str, kept: Any, needed: bool, about: str, check: Callable[[str], 
         elif answer == OPEN:
             if not needed:
                 return None
-            click.echo("  expected an answer: a contract needs this value")
+            click.echo(f"  {NEEDED}")
         elif answer == str(shown) and kept != "":
             return kept
         else:

@@ -115,6 +115,14 @@ def _complete_value(
     return found or [CompletionItem(incomplete, type="file")]
 
 
+choose_probes = click.option(
+    "-k",
+    "keyword",
+    metavar="TEXT",
+    help="Run only probes (tests) whose names match TEXT, as in pytest.",
+)
+
+
 @cli.command(
     "Run the acceptance suite on a cluster.",
     "seatrial run --contract h100-ndr400 --nodes 8",
@@ -123,12 +131,7 @@ def _complete_value(
     cls=RunCommand,
 )
 @run_options(cluster="auto")
-@click.option(
-    "-k",
-    "keyword",
-    metavar="TEXT",
-    help="Run only probes (tests) whose names match TEXT, as in pytest.",
-)
+@choose_probes
 @click.option("-v", "--verbose", count=True, help="Print pytest's own lines too.")
 @click.option("-q", "--quiet", count=True, help="Print no progress; -qq: print only the table.")
 @click.option("--collect-only", is_flag=True, help="List the probes, and run nothing.")

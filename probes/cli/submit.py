@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import click
 
 from probes.cli.command import PATH, UsageError, command
-from probes.cli.run import TO_PYTEST, RunCommand, run_options
+from probes.cli.run import TO_PYTEST, RunCommand, choose_probes, run_options
 from probes.cluster.dashboard import DASHBOARD
 from probes.session.options import OPTIONS, check_nonce
 from probes.submit import follow
@@ -33,13 +33,13 @@ from probes.submit.follow import (
     SubmitError,
     UnknownJob,
 )
-from probes.submit.package import CONTRACT, make_package, package_name, recorded_code
+from probes.submit.package import CONTRACT, make_package, package_name
 from probes.submit.parts import STEP_SUMMARY
 from probes.submit.verify import (
     MAX_SHOWN,
     Submitted,
+    describe_code,
     find_differences,
-    show,
     what_was_asked,
 )
 from reports.command import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
@@ -88,12 +88,7 @@ class Detached(Exception):
     " RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it begins with http).",
 )
 @run_options(*OWN)
-@click.option(
-    "-k",
-    "keyword",
-    metavar="TEXT",
-    help="Run only probes (tests) whose names match TEXT, as in pytest.",
-)
+@choose_probes
 @click.option(
     "--wheels",
     type=PATH,
@@ -377,8 +372,8 @@ class _Session:
         if code in DECIDED:  # the one place that returns 0
             return EXIT_USAGE if self._differs(folder, code) else code
         self._is_verified = not find_differences(folder, self._asked, code)
-        if (own := recorded_code(folder)) != code and not is_stopped:
-            _say(f"exit code in the run folder: {show(own)}. Expected: {code} (that of Ray's job)")
+        if (found := describe_code(folder, code)) and not is_stopped:
+            _say(found)
             _say(f"do not use {folder} as proof")
             return EXIT_INTERNAL
         return code

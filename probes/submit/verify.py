@@ -110,11 +110,15 @@ def find_differences(run: Path, asked: Submitted, code: int) -> list[str]:
     found += compare_facts(facts, asked, accepted=code == ACCEPTED)
     if code == ACCEPTED and asked.contract is not None and not found:
         found += recount.reasons(parse_toml(asked.contract))
-    if (own := recorded_code(run)) != code:
-        found.append(
-            f"exit code in the run folder: {show(own)}. Expected: {code} (that of Ray's job)"
-        )
+    found += filter(None, [describe_code(run, code)])
     return [one_line(text) for text in found]
+
+
+def describe_code(run: Path, code: int) -> str:
+    """Return how the exit code in the run folder differs from that of Ray's job; "" if equal."""
+    if (own := recorded_code(run)) == code:
+        return ""
+    return f"exit code in the run folder: {show(own)}. Expected: {code} (that of Ray's job)"
 
 
 def compare_sums(

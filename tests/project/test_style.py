@@ -33,7 +33,7 @@ BUDGET = {
     # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
     # measures and criteria.  The help has sections.
     # submit says which job is lost, and what a lost head means.
-    "probes/cli": 2035,
+    "probes/cli": 2032,
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -61,9 +61,9 @@ BUDGET = {
     # submission is kept.
     # Usual times of probes; os._exit ends a run as a signal does; a signal waits for the first
     # event's end.
-    "probes/session": 1590,
+    "probes/session": 1589,
     # What comes back is verified, and judged, by the standard library alone.
-    "probes/submit": 1140,
+    "probes/submit": 1141,
     "reference_trainer": 3666,
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
