@@ -114,7 +114,7 @@ def test_a_client_address_in_the_variable(monkeypatch: pytest.MonkeyPatch) -> No
 def test_no_address_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     known(monkeypatch, {}, None)
-    with pytest.raises(ClusterUnreachable, match="found no running Ray cluster: run this on"):
+    with pytest.raises(ClusterUnreachable, match="found no running Ray cluster: run seatrial on"):
         find_address("auto")
 
 
