@@ -375,7 +375,7 @@ def pytest_runtest_makereport(
     result = item.config.stash[RUN].end(recorder, *probe_report.end_state(report, call))
     item.stash[VERDICT] = result.verdict
     explained = probe_report.explains_itself(call)
-    probe_report.write_verdict(report, result, recorder.is_provable, traceback=not explained)
+    probe_report.write_verdict(report, result, recorder.row, traceback=not explained)
     item.config.stash[terminal.PROGRESS].end(probe_report.shown_verdict(report))
     return report
 

@@ -347,7 +347,7 @@ def _report_row(
     key = key_measurement(results, criterion.headlines) or Measurement(name="")
     regressions = [one for one in record.regressions if one.criterion == criterion.id]
     worse = next((one.sentence for one in regressions if one.verdict is verdict), "")
-    problem = _row_problem(results, verdict, criterion.headlines)
+    problem = _row_problem(criterion, results, verdict)
     is_other = (
         not results
         or bool(worse and not problem)
@@ -393,7 +393,7 @@ def _has_other_reason(key: Measurement, results: list[ProbeResult]) -> bool:
     return unfinished or not key.name or key.verdict is not Verdict.UNPROVEN
 
 
-def _row_problem(results: list[ProbeResult], verdict: Verdict, headlines: Mapping[str, str]) -> str:
+def _row_problem(criterion: Criterion, results: list[ProbeResult], verdict: Verdict) -> str:
     """Return the main sentence of the first result as bad as `verdict`; "" for PASS."""
     if not results:
         return "no test ran for this criterion"
@@ -403,21 +403,21 @@ def _row_problem(results: list[ProbeResult], verdict: Verdict, headlines: Mappin
     missing = sum(result.state == records.NOT_RUN for result in results)
     if matching[0].state == records.NOT_RUN and missing < len(results):
         return f"{missing} of {len(results)} tests did not run"
-    return summary_sentence(matching[0], headlines)
+    return summary_sentence(matching[0], criterion)
 
 
-def summary_sentence(result: ProbeResult, headlines: Mapping[str, str]) -> str:
-    """Choose the main sentence of a result; `headlines` are those of its criterion.
+def summary_sentence(result: ProbeResult, criterion: Criterion) -> str:
+    """Choose the main sentence of a result, in the words of its criterion.
 
     An unfinished, UNPROVEN result gives its state. Otherwise a missed limit comes first, then
     another problem, then the key measurement.
     """
     if result.state != "finished" and result.verdict is Verdict.UNPROVEN:
-        return result.problems()[-1]
-    key = key_measurement([result], headlines)
-    if key is None or (key.verdict is Verdict.PASS and result.problems()):
-        return next(iter(result.problems()), "nothing was measured")
-    return key.sentence()
+        return result.problems(criterion)[-1]
+    key = key_measurement([result], criterion.headlines)
+    if key is None or (key.verdict is Verdict.PASS and result.problems(criterion)):
+        return next(iter(result.problems(criterion)), "nothing was measured")
+    return criterion.sentence(key)
 
 
 def _waiver_notes(record: RunRecord) -> list[tuple[str, str]]:
@@ -486,19 +486,8 @@ def distance_outside(m: Measurement) -> float:
 
 def headline_sentence(criterion: Criterion, key: Measurement, cluster: Mapping[str, Any]) -> str:
     """Write the key measurement in the buyer's words: `All-reduce runs at 41.2 GB/s`."""
-    on = f" on {key.subject}" if key.subject not in ("cluster", "") else ""
-    template = sentence_of(criterion, key)
-    if not template or key.value is None:
-        return capitalise(f"{key.title}{on}: {key.value_text}")
-    words = {"value": key.short_text, "subject": key.subject, "on": on}
-    words["work"] = work_text(key, cluster)
-    return capitalise(re.sub(r"\{(\w+)\}", lambda part: words.get(part[1], part[0]), template))
-
-
-def sentence_of(criterion: Criterion, key: Measurement) -> str:
-    """Choose the criterion's sentence for a measurement: that of a headline, or of a failure."""
-    failing = criterion.failing.get(key.name, "") if key.verdict is Verdict.FAIL else ""
-    return criterion.headlines.get(key.name) or failing
+    template, work = criterion.template(key), work_text(key, cluster)
+    return capitalise(key.observed(template, key.short_text, work=work))
 
 
 def claim_end(criterion: Criterion, key: Measurement, verdict: Verdict) -> str:
@@ -508,7 +497,7 @@ def claim_end(criterion: Criterion, key: Measurement, verdict: Verdict) -> str:
     """
     if verdict.accepted:
         return criterion.proven if key.name in criterion.headlines else ""
-    says_it = key.limit is not None and key.limit.high == 0 and sentence_of(criterion, key)
+    says_it = key.limit is not None and key.limit.high == 0 and criterion.template(key)
     return f". Expected: {key.limit}" if key.limit is not None and not says_it else ""
 
 

@@ -6,6 +6,7 @@ Several verdicts combine to the worst. All models are frozen and convert to JSON
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any
@@ -184,8 +185,11 @@ class Measurement(RecordModel):
         """Value with unit, spread and sample count, or the reason why there is none."""
         if self.value is None:
             return f"not measured ({self.note})" if self.note else "not measured"
-        text = self._text(self._digits(), self.spread)
-        return text + (f" (n={self.samples})" if self.samples else "")
+        return self._text(self._digits(), self.spread) + self._count_text
+
+    @property
+    def _count_text(self) -> str:
+        return f" (n={self.samples})" if self.samples else ""
 
     @property
     def short_text(self) -> str:
@@ -209,9 +213,30 @@ class Measurement(RecordModel):
                 return digits
         return 9
 
-    def sentence(self) -> str:
-        """Format `<what> on <where>: <observed>. Expected: <limit> (<because>)`."""
-        start = f"{self.title} on {self.subject}: {self.value_text}"
+    def observed(self, template: str, value: str, **words: str) -> str:
+        """Fill in a criterion's sentence: `value` as text, {subject}, {on} and further words.
+
+        Without a template, or a value, it is `<measure> on <subject>: <value>`.  What a template
+        of a record names otherwise stays text.
+        """
+        on = f" on {self.subject}" if self.subject not in ("cluster", "") else ""
+        words |= {"value": value, "subject": self.subject, "on": on}
+        if not template or self.value is None:
+            return f"{self.title}{on}: {self.value_text}"
+        return re.sub(r"\{(\w+)\}", lambda part: words.get(part[1], part[0]), template)
+
+    def sentence(self, template: str = "") -> str:
+        """Format `<what> on <where>: <observed>. Expected: <limit> (<because>)`.
+
+        `template` is the criterion's sentence for this measure, if it has one.  One with {work}
+        is not used: it needs the facts of the cluster.
+        """
+        if not template or self.value is None or "{work}" in template:
+            start = self.observed("", "")
+        else:
+            names_where = "{on}" in template or "{subject}" in template
+            value = self._text(self._digits(), self.spread)
+            start = self.observed(template + "{on}" * (not names_where), value) + self._count_text
         if not self.judged:
             return start
         if self.limit is None:

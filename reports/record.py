@@ -147,6 +147,15 @@ class Criterion(RecordModel):
     )
     proven: str = about("", "End of the sentence if the criterion is accepted.")
 
+    def template(self, m: Measurement) -> str:
+        """Choose the sentence for a measurement: that of a headline, or of a failure; else ""."""
+        failing = self.failing.get(m.name, "") if m.verdict is Verdict.FAIL else ""
+        return self.headlines.get(m.name) or failing
+
+    def sentence(self, m: Measurement) -> str:
+        """Write a measurement in this criterion's words, with its limit and reason."""
+        return m.sentence(self.template(m))
+
 
 class Waiver(RecordModel):
     """Waiver: labels a FAIL, but never turns it into a PASS; flagged if the criterion passes."""
@@ -188,10 +197,14 @@ class ProbeResult(RecordModel):
         state = [] if self.state == "finished" else [Verdict.UNPROVEN]
         return Verdict.worst([Verdict.worst(judged), *controls, *state])
 
-    def problems(self) -> list[str]:
-        """List what keeps this result from PASS: measurements, worst first, controls, state."""
+    def problems(self, criterion: Criterion | None = None) -> list[str]:
+        """List what keeps this result from PASS: measurements, worst first, controls, state.
+
+        Measurements are in the words of `criterion`; without it under their own names.
+        """
         worst_first = sorted(self.measurements, key=lambda m: -m.severity)
-        lines = [m.sentence() for m in worst_first if m.severity]
+        say = criterion.sentence if criterion else Measurement.sentence
+        lines = [say(m) for m in worst_first if m.severity]
         lines += [c.sentence() for c in self.controls if not c.verdict.accepted]
         if self.state == "finished":
             if not any(m.judged for m in self.measurements):

@@ -140,7 +140,7 @@ def _problem_lines(row: ReportRow, fmt: TextFormatter, id_width: int) -> list[st
         worst_first = sorted(ran, key=lambda result: -result.verdict.rank)
         not_passed = [result for result in worst_first if result.verdict is not Verdict.PASS]
         problems = [one.sentence for one in row.regressions]
-        problems += [line for result in not_passed for line in result.problems()]
+        problems += [line for result in not_passed for line in result.problems(row.criterion)]
         problems = [*dict.fromkeys(problems)]  # a full disk ends many probes
     more = len(problems) - MAX_PROBLEMS
     shown = problems[:MAX_PROBLEMS] + ([f"and {more} more: see report.html"] if more > 0 else [])

@@ -19,7 +19,7 @@ from probes.contract.contract import Contract
 from reports.acceptance import ENDS_RUN
 from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import Value
-from reports.record import Control, Evidence, Finding, ProbeResult
+from reports.record import Control, Criterion, Evidence, Finding, ProbeResult
 from reports.redact import redact
 from reports.run_folder.store import Store
 
@@ -86,9 +86,9 @@ class Recorder:
         )
 
     @property
-    def is_provable(self) -> bool:
-        """Whether this cluster can prove the criterion."""
-        return self.criterion not in self.contract.optional
+    def row(self) -> Criterion:
+        """The facts of its criterion: whether this cluster can prove it, and its sentences."""
+        return self.contract.criterion(self.criterion)
 
     def would_fail(self, name: str, value: Value) -> bool:
         """Return whether this value would break the contract's limit of a measure."""
@@ -107,7 +107,7 @@ class Recorder:
             self.settle()
         self._record("measurement", measurement)
         if measurement.verdict not in (None, Verdict.PASS):
-            self.say(f"{measurement.verdict.value} {measurement.sentence()}")
+            self.say(f"{measurement.verdict.value} {self.row.sentence(measurement)}")
 
     def trial(self) -> Trial:
         """Return a recorder that judges an injected fault by the same limits and writes nothing."""
@@ -139,12 +139,12 @@ class Recorder:
         caught = None
         if observed:
             caught = located and all(is_red(self.criterion, one) for one in observed)
-        saw = saw or "; ".join(one.sentence() for one in observed if one.severity)
+        saw = saw or "; ".join(self.row.sentence(one) for one in observed if one.severity)
         if not caught:
             self.settle()
         item = Control(name=name, fault=fault, caught=caught, saw=saw, observed=observed)
         self._record("control", item)
-        if caught is False and self.is_provable:  # what was not planted is told at the end
+        if caught is False and self.row.required:  # what was not planted is told at the end
             self.say(item.headline)
 
     def explain(self, *findings: Finding | Iterable[Finding]) -> None:

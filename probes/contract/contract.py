@@ -75,22 +75,24 @@ class Contract(BaseModel):
 
     def facts(self) -> ContractFacts:
         """Build the facts of the contract that the record keeps."""
-        criteria = [
-            Criterion(
-                id=id,
-                title=self.title_of(id),
-                how=row.how,
-                required=id not in self.optional,
-                not_provable=self.optional.get(id, ""),
-                headlines={str(check): text for check, text in row.headlines.items()},
-                failing=row.failing,
-                proven=self.proven_of(id),
-            )
-            for id, row in CRITERIA.items()
-        ]
+        criteria = [self.criterion(id) for id in CRITERIA]
         kept = {"name", "title", "sha256", "agreed", "tier", "waivers", "baseline"}
         agreed = self.model_dump(include=kept)
         return ContractFacts(**agreed, rehearsal=self.rehearsal, criteria=criteria)
+
+    def criterion(self, id: str) -> Criterion:
+        """Build the facts of one criterion."""
+        row = CRITERIA[id]
+        return Criterion(
+            id=id,
+            title=self.title_of(id),
+            how=row.how,
+            required=id not in self.optional,
+            not_provable=self.optional.get(id, ""),
+            headlines={str(check): text for check, text in row.headlines.items()},
+            failing=row.failing,
+            proven=self.proven_of(id),
+        )
 
     def proven_of(self, id: str) -> str:
         """Return what an accepted criterion shows.  Only RDMA that was agreed may be claimed."""

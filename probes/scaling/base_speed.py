@@ -120,7 +120,7 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
             words = (
                 f"the contract has no limit of {test.name}, and none is known for {base.devices}"
             )
-            remedy = f": set [SCALING.{test.name}]" if measure.is_provable else ""
+            remedy = f": set [SCALING.{test.name}]" if measure.row.required else ""
             measure.covered(words + remedy)
         elif value is not None and test.fails(base):
             slow = [name for name in dict.fromkeys(base.nodes) if test.fails(only(base, name))]

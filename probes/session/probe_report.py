@@ -13,7 +13,7 @@ from reports.redact import redact_text
 from reports.sanitize import clean
 
 if TYPE_CHECKING:
-    from reports.record import ProbeResult
+    from reports.record import Criterion, ProbeResult
 
 
 Status = tuple[str, str, tuple[str, dict[str, bool]]]
@@ -86,22 +86,25 @@ def explains_itself(call: pytest.CallInfo[None]) -> bool:
 
 
 def write_verdict(
-    report: pytest.TestReport, result: ProbeResult, provable: bool, *, traceback: bool = True
+    report: pytest.TestReport, result: ProbeResult, row: Criterion, *, traceback: bool = True
 ) -> None:
     """Write verdict and sentences into pytest's report, which the terminal prints.
 
-    Where this cluster cannot prove the criterion (not `provable`), a probe that finished and did
-    not fail is no error.  The acceptance table gives the reason why nothing is proven.
+    Where this cluster cannot prove the criterion (its `row` is not required), a probe that
+    finished and did not fail is no error.  The acceptance table gives the reason why nothing is
+    proven.
     """
     verdict = result.verdict.value
-    may_inform = not provable and result.state == "finished" and verdict != "FAIL"
+    may_inform = not row.required and result.state == "finished" and verdict != "FAIL"
     report.seatrial = NOT_PROVABLE if may_inform else verdict  # type: ignore[attr-defined]
     if not may_inform and verdict in ("UNPROVEN", "FAIL"):
-        _write_problems(report, result, traceback)
+        _write_problems(report, result, row, traceback)
 
 
-def _write_problems(report: pytest.TestReport, result: ProbeResult, traceback: bool) -> None:
-    lines = [f"{result.criterion} {result.verdict.value}", *result.problems()]
+def _write_problems(
+    report: pytest.TestReport, result: ProbeResult, row: Criterion, traceback: bool
+) -> None:
+    lines = [f"{result.criterion} {result.verdict.value}", *result.problems(row)]
     lines += [f"{f.code}: {f.statement}" for f in result.findings]
     text = "\n".join(lines)
     if traceback and report.failed and report.longrepr:

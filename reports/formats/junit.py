@@ -64,7 +64,10 @@ def _result_case(row: ReportRow, result: ProbeResult) -> ReportCase:
     verdict = result.verdict
     if row.criterion.not_provable:  # as in the row: what passes here proves nothing
         verdict = Verdict.worst([verdict, Verdict.UNPROVEN])
-    lines = [*result.problems(), *(f"{f.code}: {f.statement}" for f in result.findings)]
+    lines = [
+        *result.problems(row.criterion),
+        *(f"{f.code}: {f.statement}" for f in result.findings),
+    ]
     case = _case(row, result.probe, verdict, lines)
     return replace(case, seconds=result.seconds or 0.0, measurements=result.measurements)
 

@@ -98,7 +98,7 @@ def render(
         is_shared=run is None,
         untested=bool(untested),
     )
-    headlines = {row.criterion.id: row.criterion.headlines for row in summary.rows}
+    criteria = {row.criterion.id: row.criterion for row in summary.rows}
     failed = [row.criterion.id for row in summary.worst_first if row.verdict is Verdict.FAIL]
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     template = _jinja_environment(reader).get_template("report.html.j2")
@@ -127,7 +127,7 @@ def render(
         fill_in=lambda finding: fill(finding, record.cluster),
         blast_of=lambda finding: sections.blast_text(finding, summary),
         gpus_of=lambda finding: sections.count_suspect_gpus(finding, record),
-        problem_of=lambda result: summary_sentence(result, headlines.get(result.criterion, {})),
+        problem_of=lambda result: summary_sentence(result, criteria[result.criterion]),
         time_to_test=lambda finding: _time_to_test(finding, record),
         kept_files={entry.path for result in record.results for entry in result.evidence},
         cause_of=lambda result: sections.cause_text(result, record),

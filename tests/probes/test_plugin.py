@@ -121,8 +121,8 @@ def test_every_broken_limit_is_shown_and_fails(judged: Any) -> None:
     assert result.ret == 1
     result.stdout.fnmatch_lines(
         [
-            "*partially held on cluster: 3 samples. Expected: 0 samples*",
-            "*placement delay on cluster: 99 s*",
+            "*a waiting job held only a part of its GPUs in 3 samples. Expected: 0 samples*",
+            "*a job starts 99 s after GPUs are free. Expected*",
         ]
     )
     text = result.stdout.str()

@@ -27,7 +27,11 @@ from probes.session.probe_report import (
 )
 from reference_trainer.launch.gang import GangPending, WorkerLost
 from reports.measurement import Limit
-from reports.record import Cause, Control, Finding, Measurement, ProbeResult
+from reports.record import Cause, Control, Criterion, Finding, Measurement, ProbeResult
+
+GANG = Criterion(
+    id="GANG", title="gang", how="", failing={"placement_delay": "a job waited for {value}"}
+)
 
 
 def report_of(outcome: str, longrepr: Any = None) -> pytest.TestReport:
@@ -141,7 +145,7 @@ def test_the_verdict_takes_the_place_of_passed(
 ) -> None:
     report, result = report_of("passed"), result_of(value)
     assert result.verdict.value == verdict
-    write_verdict(report, result, provable=True)
+    write_verdict(report, result, GANG)
     assert report.outcome == outcome
     assert is_sound(report) is (outcome == "passed")
     assert shown_verdict(report) == verdict
@@ -152,17 +156,18 @@ def test_the_verdict_takes_the_place_of_passed(
         lines = str(report.longrepr).splitlines()
         assert lines[0] == f"GANG {verdict}"
         assert lines[-1] == "GANG-SLOW: gang A was late"
+        assert lines[1].startswith("a job waited for 9 s. Expected: <= 5 s (") is (value == 9)
         assert len(lines) > 2
 
 
 def test_an_error_keeps_its_traceback_below_the_sentences() -> None:
     report = report_of("failed", "Traceback\nValueError: broken")
-    write_verdict(report, result_of(None, state="error", error="ValueError: broken"), provable=True)
+    write_verdict(report, result_of(None, state="error", error="ValueError: broken"), GANG)
     text = str(report.longrepr)
     assert text.startswith("GANG UNPROVEN")
     assert text.endswith("Traceback\nValueError: broken")
     silent = report_of("passed", "what a plugin left here")
-    write_verdict(silent, result_of(None), provable=True)
+    write_verdict(silent, result_of(None), GANG)
     assert "what a plugin left here" not in str(silent.longrepr)
 
 
@@ -175,7 +180,9 @@ def test_what_cannot_be_proven_here_is_no_failure_unless_it_failed(
     value: float | None, state: str, sound: bool
 ) -> None:
     report = report_of("passed")
-    write_verdict(report, result_of(value, state=state), provable=False)
+    write_verdict(
+        report, result_of(value, state=state), GANG.model_copy(update={"required": False})
+    )
     assert is_sound(report) is sound
     words = status_words(report)
     if sound:
@@ -267,6 +274,6 @@ def test_a_lack_of_room_needs_no_traceback(
     assert explains_itself(call) is itself
     report = report_of("failed", "Traceback: deep inside")
     result = result_of(None, state="error", error="1 GPU on node0 is held by actor Train")
-    write_verdict(report, result, True, traceback=not itself)
+    write_verdict(report, result, GANG, traceback=not itself)
     assert "held by actor Train" in report.longreprtext
     assert ("deep inside" in report.longreprtext) is not itself

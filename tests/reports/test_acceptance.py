@@ -200,22 +200,28 @@ def test_more_problems_of_the_folder_are_added() -> None:
     assert more.record == told.record
 
 
+PLAIN = Criterion(id="FABRIC", title="fabric", how="")  # without sentences
+
+
 def test_a_passing_result_is_told_by_its_key_measure() -> None:
     other = good().model_copy(update={"name": "latency"})
-    assert summary_sentence(result(other, good()), {}) == other.sentence()
-    assert summary_sentence(result(other, good()), {"busbw": ""}) == good().sentence()
+    assert summary_sentence(result(other, good()), PLAIN) == other.sentence()
+    told = PLAIN.model_copy(update={"headlines": {"busbw": "it runs at {value}"}})
+    sentence = good().sentence("it runs at {value}")
+    assert sentence.startswith("it runs at ")
+    assert summary_sentence(result(other, good()), told) == sentence
 
 
 def test_an_unfinished_result_is_told_by_its_state_unless_a_limit_is_missed() -> None:
     unread = good().model_copy(update={"value": None})
     ended = result(unread, state="error", error="no route")
-    assert summary_sentence(ended, {}) == "error: no route"
-    assert summary_sentence(result(good(0), state="error"), {}) == good(0).sentence()
+    assert summary_sentence(ended, PLAIN) == "error: no route"
+    assert summary_sentence(result(good(0), state="error"), PLAIN) == good(0).sentence()
 
 
 def test_a_problem_comes_before_a_key_measure_that_passes() -> None:
     missed = result(good(), controls=[])
-    assert summary_sentence(missed, {}) == missed.problems()[0]
+    assert summary_sentence(missed, PLAIN) == missed.problems()[0]
     assert missed.problems()[0].startswith("no fault was planted (no self-test)")
 
 

@@ -83,7 +83,7 @@ def test_a_run_with_all_it_owes_is_accepted() -> None:
             lambda one: one["probe"] == "fabric::a",
             "the run stopped before this test",
         ),
-        (named("rails"), "rails on cluster: not measured (the test ended before it was measured)"),
+        (named("rails"), "rails: not measured (the test ended before it was measured)"),
         (named("wrong element"), "wrong element (the test ended before it was planted)"),
     ],
     ids=["probe", "measure", "control"],

@@ -174,7 +174,7 @@ def test_a_control_is_not_missed_where_the_row_is_not_provable() -> None:
     probe, lines = heard("FABRIC")
     optional = probe.contract.model_copy(update={"optional": {"FABRIC": "one host only"}})
     probe.contract = optional
-    assert not probe.is_provable
+    assert not probe.row.required
     probe.control("closed door", "a port was closed", None, saw="no second host")
     assert lines == []
 

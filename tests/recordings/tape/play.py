@@ -25,7 +25,7 @@ from probes.gang.scenario import ContentionRig, Scenario
 from probes.gang.scenario_checks import run_scenario
 from probes.restart.reference_run import ReferenceRun
 from reports.measurement import Verdict
-from reports.record import ProbeResult
+from reports.record import Criterion, ProbeResult
 from tests.recordings.tape.border import CLUSTER_CALLS, FUNCTIONS, GANG_CALLS
 from tests.recordings.tape.record import REFERENCES
 from tests.recordings.tape.tape import Answers, NoAnswer, name_of
@@ -174,9 +174,10 @@ class PlayedStage(ContentionRig):
 
 @dataclass
 class Played:
-    """What came of a probe: its result, how it ended where it did not end well, what it asked, and
-    what it says that it covered."""
+    """What came of a probe: its criterion and result, how it ended where it did not end well, what
+    it asked, and what it says that it covered."""
 
+    row: Criterion
     result: ProbeResult
     error: str
     asked: Counter[str]
@@ -234,7 +235,7 @@ def play(
     except (Exception, pytest.fail.Exception) as raised:  # noqa: BLE001 - as pytest has it
         error = f"{type(raised).__name__}: {raised}"
     result = measure.result("error" if error else "finished", 0.0, error)
-    return Played(result, error, answers.asked, measure._coverage)
+    return Played(measure.row, result, error, answers.asked, measure._coverage)
 
 
 def _scene(stage: PlayedStage, measure: Recorder, title: str, **options: Any) -> Any:

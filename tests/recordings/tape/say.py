@@ -33,7 +33,7 @@ def said(played: Played) -> str:
     ]
     for one in result.measurements:
         verdict = one.verdict.value if one.verdict else "note"
-        lines.append(f"{verdict}  {one.sentence()}")
+        lines.append(f"{verdict}  {played.row.sentence(one)}")
     lines += [one.sentence() for one in result.controls]
     for finding in result.findings:
         lines.append(f"{finding.code}: {finding.statement}")

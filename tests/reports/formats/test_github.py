@@ -123,7 +123,7 @@ def test_the_summary_has_verdict_criteria_and_findings(run: Path) -> None:
 def test_a_row_has_value_limit_and_reason() -> None:
     (row, *_) = [row for row in read(step_summary(FALLBACK)).rows if row]
     assert row[:4] == ["FAIL", "FABRIC", "busbw 41.2 GB/s", ">= 340 GB/s"]
-    assert row[4].startswith("busbw on cluster: 41.2 +/- 4.1 GB/s")
+    assert row[4].startswith("all-reduce runs at 41.2 +/- 4.1 GB/s (n=20)")
 
 
 @every_run

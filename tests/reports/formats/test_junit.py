@@ -130,7 +130,7 @@ def test_marginal_passes_and_is_seen() -> None:
     (output,) = suite.iter("system-out")
     assert (output.text or "").splitlines() == [
         "MARGINAL",
-        "busbw on cluster: 1.1 GB/s. Expected: >= 1 GB/s (agreed for this test)",
+        "busbw: 1.1 GB/s. Expected: >= 1 GB/s (agreed for this test)",
     ]
 
 
