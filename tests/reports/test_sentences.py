@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from reports.measurement import Limit, Measurement
 from reports.numbers import quantity, size_text
-from reports.record import Control
+from reports.record import Control, Criterion
 
 WHY = "agreed"
 
@@ -84,6 +84,36 @@ LIMIT = Limit(high=0.5, unit="s", because=WHY)
 def test_a_measurement_is_one_sentence(fields: dict[str, Any], text: str) -> None:
     given = {"name": "longest_stall", "unit": "s", "subject": "n1", "limit": LIMIT, **fields}
     assert Measurement(**given).sentence() == text
+
+
+@pytest.mark.parametrize(
+    ("template", "fields", "start"),
+    [
+        ("a call stalled for {value}{on}", {}, "a call stalled for 0.7 +/- 0.1 s on n1 (n=7)"),
+        ("{subject} stalled for {value}", {}, "n1 stalled for 0.7 +/- 0.1 s (n=7)"),
+        ("a call stalled for {value}", {}, "a call stalled for 0.7 +/- 0.1 s on n1 (n=7)"),
+        ("it stalled: {value}", {"subject": "cluster"}, "it stalled: 0.7 +/- 0.1 s (n=7)"),
+        ("{work} ({value})", {}, "longest stall on n1: 0.7 +/- 0.1 s (n=7)"),
+        ("it stalled: {value}", {"value": None, "note": "it died"},
+         "longest stall on n1: not measured (it died)"),
+    ],
+)  # fmt: skip
+def test_a_criterion_has_its_own_words_for_it(
+    template: str, fields: dict[str, Any], start: str
+) -> None:
+    usual = {"value": 0.7, "spread": 0.1, "samples": 7, "unit": "s", "subject": "n1"}
+    one = Measurement(name="longest_stall", limit=LIMIT, **{**usual, **fields})
+    assert one.sentence(template) == f"{start}. Expected: <= 0.5 s (agreed)"
+
+
+def test_only_a_failure_has_the_sentence_of_a_failure() -> None:
+    row = Criterion(id="C", title="c", how="", headlines={"pace": "it runs at {value}"},
+                    failing={"stall": "it stalled for {value}", "pace": "too slow"})  # fmt: skip
+    texts = [
+        row.sentence(Measurement(name=name, value=value, unit="s", limit=LIMIT)).split(".")[0]
+        for name, value in (("stall", 3), ("stall", 0), ("pace", 3), ("pace", 0))
+    ]
+    assert texts == ["it stalled for 3 s", "stall: 0 s", "it runs at 3 s", "it runs at 0 s"]
 
 
 SO = "so the test proves nothing"
