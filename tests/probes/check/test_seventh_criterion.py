@@ -112,7 +112,7 @@ def test_it_is_collected_owed_judged_and_seen_to_fail(clocks: Path) -> None:
     assert [one["value"] for one in result["measurements"]] == [0]
     (control,) = result["controls"]
     assert control["caught"] is True
-    assert "late clocks on n0: 1 clock" in control["saw"]
+    assert "1 clock are late on n0" in control["saw"]
     assert "CLOCKS" in text
     page = (clocks / "run" / "report.html").read_text()
     assert "Clocks are right" in page
@@ -122,7 +122,7 @@ def test_its_fault_is_named(clocks: Path) -> None:
     file = clocks / "probes" / "clocks" / "test_clocks.py"
     file.write_text(file.read_text().replace("LATE = 0", "LATE = 2"))
     text, record = run_clocks(clocks)
-    sentence = "late clocks on n0: 2 clocks. Expected: 0 clocks (a late clock confuses a log)"
+    sentence = "2 clocks are late on n0. Expected: 0 clocks (a late clock confuses a log)"
     assert sentence in " ".join(text.split())
     (result,) = [one for one in record["results"] if one["criterion"] == "CLOCKS"]
     assert [one["code"] for one in result["findings"]] == ["CLOCK-LATE"]
