@@ -354,12 +354,12 @@ NEVER_WRITTEN = "the test ended before it was measured"
 
 
 def complete_results(
-    results: list[ProbeResult], owed: Iterable[OwedProbe], partial: str
+    results: list[ProbeResult], owed: Iterable[OwedProbe], why_not_run: str
 ) -> list[ProbeResult]:
     """Return the results, plus an entry for everything that is owed and missing.
 
-    `partial` is the reason why not all probes were requested. Only finished results are checked
-    for owed measures and controls: the state of the others already shows that nothing is proven.
+    Only finished results are checked for owed measures and controls: the state of the others
+    already shows that nothing is proven.
     """
     by_probe = {entry.probe: entry for entry in owed}
     complete = [
@@ -369,7 +369,11 @@ def complete_results(
         for result in results
     ]
     ran = {result.probe for result in results}
-    return complete + [_not_run(entry, partial) for id, entry in by_probe.items() if id not in ran]
+    return complete + [
+        ProbeResult(probe=id, criterion=entry.criterion, state=NOT_RUN, error=why_not_run)
+        for id, entry in by_probe.items()
+        if id not in ran
+    ]
 
 
 def _with_missing(result: ProbeResult, owed: OwedProbe) -> ProbeResult:
@@ -384,16 +388,6 @@ def _with_missing(result: ProbeResult, owed: OwedProbe) -> ProbeResult:
             "measurements": result.measurements + no_values,
             "controls": result.controls + absent,
         }
-    )
-
-
-def _not_run(entry: OwedProbe, partial: str) -> ProbeResult:
-    """Build the entry for an owed probe that has no result."""
-    return ProbeResult(
-        probe=entry.probe,
-        criterion=entry.criterion,
-        state=NOT_RUN,
-        error=partial or "the run stopped before this test",
     )
 
 

@@ -90,7 +90,9 @@ class _Fold:
     def _build(self) -> RunRecord:
         results = [ProbeResult(**result) for result in self.results]
         owed = [OwedProbe(**one) for one in self.run.get("owed", [])]
-        results = complete_results(results, owed, self.run.get("partial", ""))
+        ended = self.run["state"] == "finished"
+        absent = "left this test out" if ended else "stopped before this test"
+        results = complete_results(results, owed, self.run.get("partial") or f"the run {absent}")
         steps = [*self.run.pop("clock_steps", []), *self.clock.steps]
         return RunRecord(**self.run, clock_steps=steps, results=results)
 

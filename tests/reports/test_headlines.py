@@ -87,7 +87,7 @@ def test_what_keeps_a_proof_away_is_the_sentence() -> None:
 
 def test_nothing_is_claimed_where_no_probe_ran() -> None:
     rows = {row.criterion.id: row for row in load_summary(RECORDINGS / "not-run").rows}
-    assert rows["LAUNCH"].claim == "not tested: the run stopped before this test"
+    assert rows["LAUNCH"].claim == "not tested: the run left this test out"
     record = load(RECORDINGS / "healthy-atlas")
     empty = summarize_acceptance(record.model_copy(update={"results": [], "owed": []}))
     assert {row.claim for row in empty.rows} == {"no test ran for this criterion"}

@@ -27,7 +27,7 @@ def table(*ran: str, command: str = "pytest probes", required: bool = True, **mo
             criterion=one.criterion,
             claim="c",
             state="finished" if one.probe in ran else "not run",
-            error="" if one.probe in ran else "the run stopped before this test",
+            error="" if one.probe in ran else "the run left this test out",
         )
         for one in owed
     ]
@@ -54,19 +54,19 @@ def test_what_did_not_run_is_named_once_with_its_reason(command: str, reason: st
     assert f"\n  not run: GANG, 1 of 2 tests of HOSTS{reason}\n" in text
     assert text.count("not run") == 2, "in that line, and in the row of HOSTS"
     assert "HOSTS   1 of 2 tests did not run" in text
-    assert text.count("GANG    not tested: the run stopped before this test") == 1
+    assert text.count("GANG    not tested: the run left this test out") == 1
 
 
 @pytest.mark.parametrize(
     ("ran", "problem"),
     [
         (["a"], "2 of 3 tests did not run"),
-        ([], "not run: the run stopped before this test"),
+        ([], "not run: the run left this test out"),
         (["a", "b", "c"], "nothing was measured"),
     ],
 )
 def test_a_criterion_counts_its_tests_that_did_not_run(ran: list[str], problem: str) -> None:
-    why = "the run stopped before this test"
+    why = "the run left this test out"
     results = [
         ProbeResult(probe=name, criterion="GANG", state="finished" if name in ran else "not run",
                     error=why * (name not in ran))

@@ -81,7 +81,7 @@ def test_a_run_with_all_it_owes_is_accepted() -> None:
     [
         (
             lambda one: one["probe"] == "fabric::a",
-            "the run stopped before this test",
+            "the run left this test out",
         ),
         (named("rails"), "rails: not measured (the test ended before it was measured)"),
         (named("wrong element"), "wrong element (the test ended before it was planted)"),
@@ -187,12 +187,18 @@ def test_a_probe_that_nobody_owes_is_kept_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("partial", "error"),
+    ("state", "partial", "error"),
     [
-        ("", "the run stopped before this test"),
-        ("only FABRIC", "only FABRIC"),
+        ("finished", "", "the run left this test out"),
+        ("finished", "only FABRIC", "only FABRIC"),
+        ("interrupted", "", "the run stopped before this test"),
+        ("", "", "the run stopped before this test"),
+        ("", "only FABRIC", "only FABRIC"),
     ],
 )
-def test_a_probe_without_result_says_why(partial: str, error: str) -> None:
-    (missing,) = complete_results([], [owed_probe()], partial)
-    assert (missing.state, missing.error) == (NOT_RUN, error)
+def test_a_probe_without_result_says_why(state: str, partial: str, error: str) -> None:
+    events = [one for one in SOUND[:-1] if one["probe"] != "fabric::a"]
+    events += [event("run_owes", partial=partial)]
+    events += [event("run_finished", state=state)] if state else []
+    missing = fold_events(events).results[-1]
+    assert (missing.probe, missing.state, missing.error) == ("fabric::a", NOT_RUN, error)

@@ -139,7 +139,7 @@ def test_a_failure_shows_its_picture_and_its_bad_rows_first() -> None:
 
 def test_tests_that_did_not_run_are_one_line_of_their_criterion() -> None:
     text = page("not-run")
-    assert text.count("Not tested (the run stopped before this test): ") == 1
+    assert text.count("Not tested (the run left this test out): ") == 1
     assert '<p class="broken">not run: ' not in text
 
 
@@ -172,7 +172,7 @@ def test_a_partial_run_is_said_everywhere() -> None:
 
 
 def test_what_was_not_tested_is_said() -> None:
-    assert "the run stopped before this test" in page("not-run")
+    assert "the run left this test out" in page("not-run")
     assert "pyarrow is not installed where seatrial runs. " in page("skipped")
     assert "not provable here" in page("healthy-lab")
     assert "NOT FOUND" in page("control-missed")
