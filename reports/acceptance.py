@@ -127,7 +127,7 @@ class AcceptanceSummary:
         else:
             text = f"{self.counts['proven']} of {self.counts['required']} required criteria proven"
             if self.counts["marginal"]:
-                text += f" ({self.counts['marginal']} marginal)"
+                text += f" ({self.counts['marginal']} close to its limit)"
             rest = [words for words in (failed, unproven) if words[0] != "0"]
             sentences = [", ".join([text, *rest])]
         optional = [one_line(row.criterion.id) for row in self.rows if not row.criterion.required]
@@ -149,6 +149,12 @@ class AcceptanceSummary:
     def headline(self) -> str:
         """Decision in one line: `NOT ACCEPTED: 3 of 5 required criteria proven, ...   exit 1`."""
         return f"{self.word}: {self.counts_text}   exit {self.exit_code}"
+
+    @property
+    def why_incomplete(self) -> str:
+        """Say why not even an acceptance with conditions fits: not all was tested; "" if it was."""
+        stopped = "the run was stopped before its end" * (self.record.state != "finished")
+        return stopped or why_partial(self.record) or why_no_contract(self.record)
 
     @property
     def shown_verdict(self) -> Verdict:
@@ -223,7 +229,7 @@ def _run_reasons(record: RunRecord) -> list[str]:
 
 def why_partial(record: RunRecord) -> str:
     """Say why a part of the suite is not accepted; "" for a complete run."""
-    return f"PARTIAL run: {record.partial}. {full_run_text(record)}" if record.partial else ""
+    return f"PARTIAL run: {record.partial}. {whole_run_text(record)}" if record.partial else ""
 
 
 def why_no_contract(record: RunRecord) -> str:
@@ -231,15 +237,20 @@ def why_no_contract(record: RunRecord) -> str:
     return "" if record.contract.agreed else NO_CONTRACT.format(run=run_argument(record))
 
 
-def full_run_text(record: RunRecord) -> str:
+def whole_run_text(record: RunRecord) -> str:
     """Say what an acceptance needs: the probes of the contract's tier, and their usual minutes."""
-    tier, seconds = record.contract.tier, record.full_run_s
+    tier, minutes = record.contract.tier, whole_run_minutes(record)
     tiers = TIERS[: TIERS.index(tier) + 1] if tier in TIERS else TIERS
     count = sum(one.tier in tiers for one in record.owed)
     probes = f"{quantity(count, 'tests')} of the tier {one_line(tier)}" if count else ""
-    took = f"about {math.ceil(seconds / 60)} min" if seconds else ""
+    took = f"about {minutes} min" if minutes else ""
     needs = ", ".join(filter(None, (probes, took)))
-    return "An acceptance needs a full run" + f" ({needs})" * bool(needs)
+    return "An acceptance needs a complete run" + f" ({needs})" * bool(needs)
+
+
+def whole_run_minutes(record: RunRecord) -> int:
+    """Return how long a complete run usually takes; 0 where that is not known."""
+    return math.ceil((record.full_run_s or 0) / 60)
 
 
 def _exit_code(record: RunRecord, decision: Verdict, reasons: list[str]) -> int:
@@ -504,17 +515,28 @@ def claim_end(criterion: Criterion, key: Measurement, verdict: Verdict) -> str:
 def work_text(efficiency: Measurement, cluster: Mapping[str, Any]) -> str:
     """Write an efficiency as work: `64 GPUs (of 512) do the work of 33.4`.
 
+    Without a number of nodes it is the value alone.
+    """
+    size = tested_size(efficiency, cluster)
+    if size is None or isinstance(efficiency.value, str | None):
+        return f"{efficiency.title} is {efficiency.value_text}"
+    count, total, unit = size
+    units = f"{count} {unit}" + f" (of {total})" * (total > count)
+    return f"{units} do the work of {number(efficiency.value * count)}"
+
+
+def tested_size(m: Measurement, cluster: Mapping[str, Any]) -> tuple[int, int, str] | None:
+    """Return on how many GPUs it was measured, of how many; None where it names no nodes.
+
     The subject of the measurement begins with its number of nodes. They are counted where the GPUs
     are not known.
     """
-    nodes = re.match(r"(\d+) nodes?\b", efficiency.subject)
-    if nodes is None or isinstance(efficiency.value, str | None):
-        return f"{efficiency.title} is {efficiency.value_text}"
-    count, per_node = int(nodes[1]), gpus_per_node(cluster)
-    units = f"{count * per_node} GPUs" if per_node else f"{count} nodes"
-    total = len(records.node_facts(cluster))
-    units += f" (of {total * (per_node or 1)})" * (total > count)
-    return f"{units} do the work of {number(efficiency.value * count * (per_node or 1))}"
+    nodes = re.match(r"(\d+) nodes?\b", m.subject)
+    if nodes is None:
+        return None
+    per_node, total = gpus_per_node(cluster), len(records.node_facts(cluster))
+    each = per_node or 1
+    return int(nodes[1]) * each, total * each, "GPUs" if per_node else "nodes"
 
 
 def gpus_per_node(cluster: Mapping[str, Any]) -> int:

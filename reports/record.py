@@ -256,6 +256,8 @@ class RunProblem(RecordModel):
 
     def sentence(self) -> str:
         """Format one line: kind, place and text of the problem."""
+        if self.kind == "teardown":
+            return f"clean-up failed in {self.where}: {self.text}"
         return f"{self.kind} error in {self.where}: {self.text}"
 
 

@@ -402,8 +402,8 @@ REACH = {
     "interfaces": (1.0, "NCCL starts over one interface of a node"),
     "TFLOP/s": (1e6, "no GPU computes a thousand times as fast as an H100"),
     "raylets": (1e3, "no node runs a thousand raylets"),
-    "reads": (1e6, "no probe reads a million times"),
-    "lines": (1e6, "no probe appends a million lines"),
-    "updates": (1e6, "no probe changes a number a million times"),
+    "reads": (1e6, "the test reads fewer times, so that no run could miss it"),
+    "lines": (1e6, "the test appends fewer lines, so that no run could miss it"),
+    "updates": (1e6, "the test makes fewer changes, so that no run could miss it"),
     "saves": (1e6, "no folder contains a million saves"),
 }

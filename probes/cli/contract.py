@@ -113,6 +113,12 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
         yield "UNPROVEN", f"no limit for {listed}. Add a table for each, such as {example}"
     if terms.nodes is None:
         yield "UNPROVEN", "no number of nodes: write `nodes` in [cluster], or run with --nodes"
+    if (
+        terms.fabric not in (None, "rdma")
+        and not terms.management
+        and "FABRIC" not in loaded.optional
+    ):
+        yield "UNPROVEN", "no second interface for the self-test of FABRIC: write `management`"
     yield "commands", describe_typists(terms)
 
 

@@ -206,7 +206,7 @@ KEYS = ("cluster", "tier", "contract", "nodes")
 @click.option(
     "--cluster",
     metavar="WHERE",
-    help="Cluster, as for `seatrial run`; required if the run was on ray://host:port.",
+    help="Cluster, as for `seatrial run`; required unless the run was on auto or local:N.",
 )
 @click.pass_context
 def again(
@@ -219,8 +219,8 @@ def again(
     """Repeat criteria of a run, with its cluster, contract, tier and number of nodes.
 
     The new run is PARTIAL: it can fail, but is never accepted. Start this command in the folder
-    in which the run was started. The contract's file must be there, unchanged. If the run was on
-    ray://host:port, give --cluster again: an address in a run folder is not trusted.
+    in which the run was started. The contract's file must be there, unchanged. Unless the run was
+    on auto or local:N, give --cluster again: an address in a run folder is not trusted.
     """
     from probes.session.rejudge import read_verified
     from probes.session.settings import OptionError, read_only

@@ -133,7 +133,7 @@ def verify(
 def _refuse_untrusted(file: Path, run: Path) -> None:
     """Raise UsageError for a file of keys that is missing or is inside the run to be verified."""
     if not file.is_file():
-        raise cli.UsageError(f"expected a file of keys, found none at {file}")
+        raise cli.UsageError(f"expected a file with public keys, found no file {file}")
     if file.resolve().is_relative_to(run.resolve()):
         message = f"{file} is inside the run folder: use your own file, outside of it"
         raise cli.UsageError(message)

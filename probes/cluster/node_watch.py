@@ -145,7 +145,7 @@ class NodeWatch:
         after = f"{time.monotonic() - self._begun:.0f} s after the run began"
         names = [self._names.get(id, self._members[id].name) for id in lost]
         texts = [f"{name}: {text}" for name, text in zip(names, lost.values(), strict=True)]
-        statement = f"{join_names(texts)}, {after}. Expected: alive until the run ends"
+        statement = f"{join_names(texts)}. Seen {after}. Expected: alive until the run ends"
         address = self._members[next(iter(lost))].address
         self._on_lost(finding("HOST-NODE-LOST", statement, names, names={"ray_address": address}))
         self._is_over = True  # last: `settle` returns then

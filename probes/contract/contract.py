@@ -224,13 +224,21 @@ def parse(content: bytes, file: str) -> Contract:
     return contract
 
 
+def _needed_keys(name: str) -> str:
+    """Name the keys of [cluster] without which a measure, as FABRIC.slowest_rail, is not judged."""
+    criterion, _, measure = name.partition(".")
+    when = CRITERIA[criterion].measures[measure].when
+    keys = sorted(when.terms) if when else []
+    return " and ".join('fabric (for example "rdma")' if key == "fabric" else key for key in keys)
+
+
 def _refuse_unjudged(contract: Contract, file: str) -> None:
     """Refuse terms that no probe of the contract's own tier measures: they would have no effect."""
     terms, tier, limited = contract.cluster, contract.tier, contract.limited_names
     for name in sorted(limited - judged_names(TIERS[-1], terms, limited)):
         raise ContractError(
             f"{file}: with the [cluster] of this contract, no test measures [{name}]. Remove "
-            f'[{name}], or set what it needs in [cluster], such as queue or fabric = "rdma"'
+            f"[{name}], or set {_needed_keys(name)} in [cluster]"
         )
     judged = judged_names(tier, terms, limited)
     keys = [f"[{name}]" for name in sorted(limited - judged)]

@@ -82,7 +82,7 @@ def _by_inventory(ports: Mapping[str, Mapping[str, Any]]) -> list[DuplicateAddre
     for address, by_mac in owners.items():
         if len(by_mac) > 1:
             nodes = [node for names in by_mac.values() for node in names]
-            message = f"{join_names(nodes)} have the same address {address}"
+            message = f"{address} is the address of more than one node: {join_names(nodes)}"
             found.append(DuplicateAddress(address, nodes, message))
     return found
 

@@ -152,8 +152,8 @@ def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> N
         return slowest[0] == lossiest[0] == victim
 
     fault = (
-        f"{victim} sends {bad.delay_s:.2g} s late, and reports {percent(RESENT_SHARE)} of its "
-        "packets as resent"
+        f"{victim} sends each message {bad.delay_s * 1e3:.2g} ms late, and counts "
+        f"{percent(RESENT_SHARE)} of its packets as resent, although none was"
     )
     without = () if len(rail.ports) > 2 else (check.SLOWEST_PAIR,)
     plant_on_ranks(rig.measure, check.BAD_SENDER, fault, judge_fault, without)

@@ -222,7 +222,7 @@ def find_loss(
         nodes = {node: share for node, share in in_sweep.items() if share and share > max_lost}
         if nodes:
             message = f"{join_names(nodes)}: {_range(nodes.values())} of the packets sent are lost "
-            message += "when all nodes send at once, and fewer when two nodes test alone"
+            message += "while all nodes send at once, but fewer while only two nodes send"
             findings.append(finding("FAB-LOSS", message, list(nodes)))
     return findings
 

@@ -91,9 +91,15 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         control_release_one_early(run)
         need = math.ceil(0.75 * run.total)
         running = run.ask("A", need)
-        if run.wait_placed(running) is None or workplace is None:
-            need = "a folder for Ray Train, and a gang that Ray Train has to wait for"
-            raise NoRoom(f"this test needs {need}, but one of them could not be made")
+        if workplace is None:
+            raise NoRoom(
+                "this test needs the contract's shared folder, and its path is no folder here"
+            )
+        if run.wait_placed(running) is None:
+            raise NoRoom(
+                "this test lets Ray Train wait for GPUs that another job holds, but Ray did not "
+                "place that job"
+            )
         run.observer.mark("B trains")
         jobs = run.rig.jobs
         jobs["A"].call("guard", jobs["B"].id, not run.other_jobs)

@@ -458,4 +458,6 @@ def _note_state(node: str, boards: Sequence[Board], measure: Recorder) -> None:
     off = sum(board.get("persistence") is False for board in boards)
     measure.note("GPUs without persistence mode", off, "GPUs", on=node)
     errors = sum(board.get("lifetime_errors") or 0 for board in boards)
-    measure.note("uncorrected errors in the GPUs' lifetime", errors, "errors", on=node)
+    measure.note(
+        "uncorrected memory errors (ECC) since the GPUs were new", errors, "errors", on=node
+    )

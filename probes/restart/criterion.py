@@ -17,11 +17,11 @@ FAULTS_INJECTED = fixed_check(
     doubted=True, no_control="it shows that the probe's own fault happened",
 )
 OUTCOME = Check(
-    "outcome", "", better="word", from_run="how the run of each scenario must end",
+    "outcome", "", better="word", from_run="what each scenario must end in: the resumed run finishes, or gives up",
     failing="the run {value}",
 )
 ATTEMPTS = Check(
-    "attempts", "attempts", from_run="one per injected fault, plus the last one",
+    "attempts", "attempts", from_run="the injected faults: an attempt for each, and the one that finishes",
     failing="the killed run needs {value}",
 )
 RESUMED_FROM = Check(

@@ -235,7 +235,10 @@ class LimitCheck:
             same = old.get("caught") == new.get("caught")
             before, after = old.get("observed", []), new.get("observed", [])
             same = same and _all_bounds(before) == _all_bounds(after)
-            text = f"planted fault {old.get('name')!r:.40} is not found by {CONTRACT}"
+            text = (
+                f"planted fault {old.get('name')!r:.40}: what the run says of it does not follow from "
+                f"its values and {CONTRACT}. A file was changed"
+            )
         else:
             return
         if not same and redact(json_value(new)) != old:

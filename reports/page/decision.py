@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import NamedTuple
 
 from reports.acceptance import (
     AcceptanceSummary,
     any_ran,
-    full_run_text,
+    tested_size,
+    whole_run_minutes,
+    whole_run_text,
     why_no_contract,
     why_partial,
 )
@@ -18,10 +21,12 @@ from reports.numbers import quantity
 from reports.orders import run_argument
 from reports.page.sections import MAX_NAMED, count_controls, join_words, only_lacks_limits
 from reports.redact import redact_text
+from reports.run_folder.times import known_time
 from reports.sanitize import one_line
 
 VALUE = r"(?:=| +)(?:'[^']*'|\"[^\"]*\"|\S+)"  # of an option in a command
 PART_OPTION = re.compile(f" (?:--only|-k|--tier){VALUE}")
+CLEANUP_OPTIONS = f" --cluster{VALUE}", f" --contract{VALUE}"
 CONTRACT_OPTION = re.compile(f" --contract{VALUE}")
 DRAFT = "seatrial.toml"  # a contract that is written from a run
 # What a problem outside the tests means for the run, by its kind.
@@ -77,12 +82,16 @@ def decision_reasons(summary: AcceptanceSummary, step: NextStep) -> list[str]:
 
 def _decision_reason(summary: AcceptanceSummary) -> str:
     """Say in a few words why the decision is what it is; "" for a plain acceptance."""
+    names = _criteria_with(summary, Verdict.UNPROVEN)
+    unproven = f"{_name_some(names)} not proven" if names else ""
     match summary.exit_code:
         case 0:
             close = _criteria_with(summary, Verdict.MARGINAL)
-            return f"{_name_some(close)} close to the limit" if close else ""
+            text = f"{_name_some(close)} close to the limit" if close else ""
+            return ", ".join([text] * bool(text) + _sizes_tested(summary))
         case 1:
-            return f"{_name_some(_criteria_with(summary, Verdict.FAIL), '')} failed"
+            text = f"{_name_some(_criteria_with(summary, Verdict.FAIL), '')} failed"
+            return text + f", {unproven}" * bool(unproven)
         case 2:
             return "nothing is accepted"
         case 3:
@@ -94,8 +103,18 @@ def _decision_reason(summary: AcceptanceSummary) -> str:
         return "no contract was agreed"
     if summary.record.partial:
         return "only a part was tested"
-    unproven = _criteria_with(summary, Verdict.UNPROVEN)
-    return f"nothing failed, but {_name_some(unproven)} not proven" if unproven else ""
+    return unproven
+
+
+def _sizes_tested(summary: AcceptanceSummary) -> list[str]:
+    """Say which criteria were measured on a part of the GPUs only."""
+    cluster = summary.record.cluster
+    sizes = {row.criterion.id: tested_size(row.key, cluster) for row in summary.rows}
+    return [
+        f"{one_line(id)} was measured on {size[0]} of {size[1]} {size[2]}"
+        for id, size in sizes.items()
+        if size and size[0] < size[1]
+    ]
 
 
 def _criteria_with(summary: AcceptanceSummary, verdict: Verdict) -> list[str]:
@@ -130,12 +149,12 @@ class NextStep(NamedTuple):
 
 
 def choose_next_step(
-    summary: AcceptanceSummary, *, is_open: bool, is_shared: bool, untested: bool
+    summary: AcceptanceSummary, *, open_blocks: int, is_shared: bool, untested: bool
 ) -> NextStep:
     """Choose what to do with the run.
 
-    `is_open` is true if findings or failures have their own steps, `is_shared` if this is a copy,
-    and `untested` if something was not shown.
+    `open_blocks` counts the findings and failures that have their own steps, `is_shared` is true if
+    this is a copy, and `untested` if something was not shown.
     """
     record, run = summary.record, run_argument(summary.record)
     command = redact_text(record.command)
@@ -146,32 +165,50 @@ def choose_next_step(
     if not record.contract.agreed:
         draft = f"seatrial contract new --from {run} {DRAFT}"
         judged = f"{CONTRACT_OPTION.sub('', whole)} --contract {DRAFT}"
-        correct = f"Change each value in {DRAFT} to what was ordered. Then run again with it:"
+        correct = (
+            f"{DRAFT} then has what this run measured. Change each limit and each count in it to "
+            "what was ordered, and let the other party agree. Then run again with it:"
+        )
         steps = Action("Draft a contract from this run:", draft), Action(correct, judged)
         return NextStep(steps, why_no_contract(record))
-    if is_open:
-        text = (
-            "Fix all of this and test it again. Then do a complete run: only that can be accepted."
-        )
-        return NextStep((Action(text),), last=(Action("Complete run:", whole),))
+    if open_blocks:
+        fix = "Fix this" if summary.findings or summary.decision is Verdict.FAIL else "Do this"
+        fix = f"Fix all {open_blocks}" if open_blocks > 1 else fix
+        text = f"{fix}, and test again. Then do a complete run: only that can be accepted."
+        took = f" (about {minutes} min)" if (minutes := whole_run_minutes(record)) else ""
+        return NextStep((Action(text),), last=(Action(f"Complete run{took}:", whole),))
     if summary.shown_verdict.accepted and record.rehearsal:
-        text = "Run the suite on the head node of the real cluster (CONTRACT: the agreed file):"
+        text = (
+            "Run the suite on the head node of the real cluster. CONTRACT is the agreed file "
+            "(`seatrial contract new` writes one):"
+        )
         return _one(text, "seatrial run --cluster auto --contract CONTRACT")
     if summary.shown_verdict.accepted:
         return NextStep(_choose_signature(summary, run, "the original of " * is_shared))
     if record.state != "finished":
         return _one("The run was stopped before its end. Run it again:", command)
     if record.partial:
-        return _one(f"{full_run_text(record)}:", whole, why_partial(record))
+        return _one(f"{whole_run_text(record)}:", whole, why_partial(record))
     if untested:
         return _one("Run the missing tests. They are listed below, under Not tested.")
     again = Action("Run the suite again:", command)
     if any(problem.kind == "teardown" for problem in record.problems):
-        look = Action("Show what the test left on the cluster:", "seatrial cleanup")
-        return NextStep(
-            (look, Action("Remove it, an hour after the run:", "seatrial cleanup --remove"), again)
+        on = "".join(
+            found[0] for option in CLEANUP_OPTIONS if (found := re.search(option, command))
         )
+        look = Action("Show what the test left on the cluster:", f"seatrial cleanup{on}")
+        remove = (
+            f"Remove it{_an_hour_after(record.finished)}, because what changed within an hour "
+            "is kept:"
+        )
+        return NextStep((look, Action(remove, f"seatrial cleanup{on} --remove"), again))
     return NextStep((again,))
+
+
+def _an_hour_after(finished: str | None) -> str:
+    """Write the time of day an hour later; "" where it is not known."""
+    time = known_time(finished)
+    return f" at {time + timedelta(hours=1):%H:%M} UTC or later" if time else ""
 
 
 def _one(text: str, command: str = "", answers: str = "") -> NextStep:
@@ -188,7 +225,8 @@ def _choose_signature(summary: AcceptanceSummary, run: str, of: str) -> tuple[Ac
     return (
         Action(f"{text}. To accept it:", f"{sign} accepted"),
         Action(
-            f"Or to accept it with a condition, because {_name_some(close)} close to the limit:",
+            f"Or, because {_name_some(close)} close to the limit, to accept it with a condition "
+            "(TEXT, such as a second test within 30 days):",
             f"{sign} conditions --condition TEXT",
         ),
     )

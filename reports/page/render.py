@@ -94,7 +94,7 @@ def render(
     unexplained, untested = _unexplained_results(summary), _untested_items(summary)
     step = decision.choose_next_step(
         summary,
-        is_open=bool(summary.findings or unexplained or record.regressions),
+        open_blocks=len(summary.findings) + len(unexplained) + len(record.regressions),
         is_shared=run is None,
         untested=bool(untested),
     )

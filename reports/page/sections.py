@@ -159,8 +159,10 @@ def _unproven_text(result: ProbeResult) -> str:
     if any(not control.verdict.accepted for control in result.controls):
         missed = any(control.caught is False for control in result.controls)
         fails = "the test misses the fault" if missed else "the fault cannot be planted"
-        report = "report it to the authors of the suite, with the run folder."
-        return f"Test again. If {fails} a second time, {report}"
+        return (
+            f"Test again. If {fails} a second time, something on the cluster undoes the fault, or "
+            "the test is wrong: send the run folder to the authors of the suite."
+        )
     if only_lacks_limits(result):
         return "Write the limit that was agreed into the contract."
     return _no_cause(result)

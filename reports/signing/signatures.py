@@ -195,6 +195,8 @@ def prepare_statement(
         raise SigningError(f"{run} does not verify and must not be signed: {sentence}")
     for sentence in list_doubts(run, summary):
         raise SigningError(f"{run} cannot be signed because it cannot be verified: {sentence}")
+    if decision == "conditions" and (reason := summary.why_incomplete):
+        raise SigningError(f"{run} cannot be accepted with conditions: {reason}")
     if {f"{party}.txt", f"{party}.txt.sig"} & {*files.list_names(run)}:
         raise SigningError(f"{run} already has a signature of the {party}: {files.NEVER_REPLACED}")
     try:

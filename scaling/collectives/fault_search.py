@@ -318,7 +318,7 @@ class _Search:
         measured = len(self.speeds) // 2
         pairs = sum(math.comb(len(rail), 2) for rail in self.rails)
         rounds_text = f"{self.rounds} round{'s' * (self.rounds != 1)}"
-        every = " in all" if len(self.rails) > 1 else ""
+        every = " (over all rails)" if len(self.rails) > 1 else ""
         parts = [f"{measured} of {pairs} pairs{every}, both directions, {rounds_text}"]
         if measured < pairs:
             parts.append("Links that were not tested are not judged")

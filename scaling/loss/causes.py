@@ -250,7 +250,7 @@ def detect_communication(
         _add_wrong_network(budget, seconds, times.off_fabric)
         return
     if times.replayed is None:
-        budget.add_part(seconds, "waiting for collectives (not timed without training)")
+        budget.add_part(seconds, "waiting for collectives: for the network, or for late ranks")
         return
     replayed = max(times.replayed, 0.0)
     excess = seconds - replayed

@@ -131,7 +131,7 @@ def test_a_shorter_tier_than_agreed_is_a_partial_run(suite: Any, pytester: pytes
     assert result.ret == 20
     assert summary.reasons == [
         "PARTIAL run: tier quick was run, and the contract asks for tier standard. An acceptance "
-        "needs a full run (2 tests of the tier standard)"
+        "needs a complete run (2 tests of the tier standard)"
     ]
     assert (load(pytester.path / "standard").tier, summary.record.tier) == ("standard", "quick")
 

@@ -152,13 +152,13 @@ def test_taking_anything_away_never_makes_a_run_better(
 def test_a_partial_run_says_what_a_full_one_takes(seconds: int | None, took: str) -> None:
     more = {"partial": "only GANG", "full_run_s": seconds}
     record = fold_events([*SOUND[:2], event("run_updated", **more), *SOUND[2:]])
-    needs = f"An acceptance needs a full run (3 tests of the tier quick{took})"
+    needs = f"An acceptance needs a complete run (3 tests of the tier quick{took})"
     assert f"PARTIAL run: only GANG. {needs}" in summarize_acceptance(record).reasons
     longer = [one.model_copy(update={"tier": tier}) for one in record.owed for tier in TIERS[1:]]
     more_owed = record.model_copy(update={"owed": [*record.owed, *longer]})
     assert f"PARTIAL run: only GANG. {needs}" in summarize_acceptance(more_owed).reasons
     whole = record.model_copy(update={"partial": ""})
-    assert not any("full run" in reason for reason in summarize_acceptance(whole).reasons)
+    assert not any("complete run" in reason for reason in summarize_acceptance(whole).reasons)
 
 
 def test_owed_and_partial_outlive_a_round_trip() -> None:

@@ -45,6 +45,12 @@ def test_a_reason_has_three_letters_at_least() -> None:
 LIMIT = Limit(high=0.5, unit="s", because=WHY)
 
 
+def test_what_a_template_names_beyond_its_words_stays_text() -> None:
+    """A record from elsewhere may have any template."""
+    m = Measurement(name="stall", subject="n1", value=2)
+    assert m.observed("{subject} of {this} is {value}", "2 s") == "n1 of {this} is 2 s"
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [

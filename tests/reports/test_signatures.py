@@ -5,20 +5,24 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reports.acceptance import load_summary
 from reports.sanitize import one_line
 from reports.signing import files
-from reports.signing.files import SshError, sign_text, verify_text
+from reports.signing.files import SigningError, SshError, sign_text, verify_text
 from reports.signing.signatures import (
     Statement,
     StatementError,
     parse_statement,
+    prepare_statement,
     signed_by,
 )
+from tests.support.paths import RECORDINGS
 from tests.support.signing import make_key, public_key
 
 SUMS = b"00  events.jsonl\n"
@@ -207,3 +211,16 @@ def test_only_a_key_that_is_named_and_an_exit_of_0_count(
     pretend(tmp_path, monkeypatch, f"cat >/dev/null; {script}")
     with pytest.raises(SshError):
         verify_text(b"text", b"signature", "customer", tmp_path / "signers")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("partial", "PARTIAL run: only FABRIC"), ("no-contract", "no contract was agreed")],
+)
+def test_what_was_not_tested_whole_is_not_accepted_with_conditions(name: str, reason: str) -> None:
+    run = RECORDINGS / name
+    words: dict[str, Any] = {"name": "", "conditions": ("the rest by May",)}
+    with pytest.raises(SigningError, match=f"cannot be accepted with conditions: {reason}"):
+        prepare_statement(run, load_summary(run), "customer", decision="conditions", **words)
+    refused = prepare_statement(run, load_summary(run), "customer", decision="refused", **words)
+    assert refused.conditions == ("the rest by May",)

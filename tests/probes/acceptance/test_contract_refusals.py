@@ -253,12 +253,19 @@ def test_what_no_probe_of_the_tier_measures_is_refused(terms: str, named: str) -
     assert parse(f'schema = 1\ntier = "standard"\n{terms}'.encode(), "ours.toml")
 
 
-def test_what_needs_a_term_that_is_missing_is_refused() -> None:
-    with pytest.raises(
-        ContractError,
-        match=r"with the \[cluster\] of this contract, no test measures \[GANG\.large_gang_wait\]",
-    ):
-        parse(f'schema = 1\ntier = "standard"\n{WAIT}'.encode(), "ours.toml")
+@pytest.mark.parametrize(
+    ("name", "bound", "needed"),
+    [
+        ("GANG.large_gang_wait", 'at_most = 9\nunit = "s"', "queue"),
+        ("FABRIC.slowest_rail", 'at_least = 0.5\nunit = "ratio"', 'fabric (for example "rdma")'),
+        ("HOSTS.checkpoint_room", 'at_least = 3\nunit = "saves"', "save_gb and shared"),
+    ],
+)
+def test_what_needs_a_term_that_is_missing_is_refused(name: str, bound: str, needed: str) -> None:
+    terms = f'schema = 1\ntier = "standard"\n[{name}]\n{bound}\nbecause = "agreed"'
+    text = f"no test measures [{name}]. Remove [{name}], or set {needed} in [cluster]"
+    with pytest.raises(ContractError, match=re.escape(text)):
+        parse(terms.encode(), "ours.toml")
 
 
 def test_real_accelerators_are_at_least_one() -> None:

@@ -173,6 +173,25 @@ def test_the_check_begins_with_what_was_ordered(tmp_path: Path) -> None:
     assert "UNPROVEN  no number of nodes: write `nodes` in [cluster], or run with --nodes" in other
 
 
+@pytest.mark.parametrize(
+    ("terms", "is_named"),
+    [
+        ('fabric = "eth0"', True),
+        ('fabric = "eth0"\nmanagement = "eth1"', False),
+        ('fabric = "rdma"', False),
+        ("", False),
+        ('fabric = "eth0"\n[FABRIC]\nnot_provable = "all nodes are one host"', False),
+    ],
+)
+def test_a_self_test_that_lacks_its_interface_is_named(
+    tmp_path: Path, terms: str, is_named: bool
+) -> None:
+    (tmp_path / "my.toml").write_text(f"schema = 1\n[cluster]\nnodes = 2\n{terms}\n")
+    text = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
+    lacks = "UNPROVEN no second interface for the self-test of FABRIC: write `management`"
+    assert (lacks in " ".join(text.split())) is is_named, text
+
+
 def test_a_limit_that_is_missing_is_named_before_the_rest(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text("schema = 1\n[cluster]\nnodes = 2\n")
     text = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output

@@ -312,7 +312,9 @@ def test_who_may_sign_is_told_by_a_file_of_ones_own(signed: Signed, file: str) -
     shutil.copy(signed.signers, signed.run / "signers")
     done = seatrial("verify", signed.run, "--signers", path)
     sentence = (
-        "is inside the run folder: use your own" if "run" in file else "expected a file of keys"
+        "is inside the run folder: use your own"
+        if "run" in file
+        else "expected a file with public keys, found no file "
     )
     assert (done.exit_code, sentence in done.output) == (4, True), done.output
 

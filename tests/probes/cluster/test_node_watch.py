@@ -72,8 +72,8 @@ def test_a_lost_node_is_one_finding_with_time_and_cause(cluster: Cluster) -> Non
     assert found.suspects == ["node2"]
     assert found.names == {"node": "node2", "ray_address": "10.0.0.3"}
     assert found.statement == (
-        "node2: lost (Ray's reason: unexpected termination: health check failed again), "
-        "0 s after the run began. Expected: alive until the run ends"
+        "node2: lost (Ray's reason: unexpected termination: health check failed again). "
+        "Seen 0 s after the run began. Expected: alive until the run ends"
     )
 
 
@@ -139,7 +139,7 @@ def test_a_node_is_gone_only_when_several_lists_lack_it(cluster: Cluster) -> Non
     del cluster.nodes["c"]
     cluster.read = lambda: list(cluster.nodes.values())
     (found,) = cluster.look(5)
-    assert found.statement.startswith("node2: lost, Ray no longer lists it, ")
+    assert found.statement.startswith("node2: lost, Ray no longer lists it. Seen ")
 
 
 def fail() -> list[NodeState]:

@@ -230,7 +230,7 @@ def test_what_is_no_fault_is_noted() -> None:
     result = run_hosts(cluster_with({"persistence": False, "lifetime_errors": 7}), **ORDER)
     notes = {(m.name, m.subject): m.value for m in result.measurements if not m.judged}
     assert notes["GPUs without persistence mode", "n1"] == 1
-    assert notes["uncorrected errors in the GPUs' lifetime", "n1"] == 7
+    assert notes["uncorrected memory errors (ECC) since the GPUs were new", "n1"] == 7
     assert notes["GPUs without persistence mode", "n0"] == 0
 
 

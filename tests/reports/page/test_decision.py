@@ -271,7 +271,8 @@ AGAIN = "pytest probes --cluster ray://10.20.0.1:10001 --contract h100-ndr400"
 
 
 SIGN = f"seatrial sign {FOLDER} --as customer --key KEY --decision"
-WHOLE = "Fix all of this and test it again. Then do a complete run: only that can be accepted."
+WHOLE = "{}, and test again. Then do a complete run: only that can be accepted."
+CLEANUP = f"seatrial cleanup {AGAIN.removeprefix('pytest probes ')}"
 
 
 @pytest.mark.parametrize(
@@ -282,15 +283,17 @@ WHOLE = "Fix all of this and test it again. Then do a complete run: only that ca
         ("healthy-lab", "Run the suite on the head node of the real cluster",
          ["seatrial run --cluster auto --contract CONTRACT"]),
         ("killed-run", "The run was stopped before its end", [AGAIN]),
-        ("partial", "An acceptance needs a full run (6 tests of the tier quick):", [AGAIN]),
+        ("partial", "An acceptance needs a complete run (6 tests of the tier quick):", [AGAIN]),
         ("no-contract", "Draft a contract from this run:",
          [f"seatrial contract new --from {FOLDER} seatrial.toml",
           "pytest probes --cluster ray://10.20.0.1:10001 --contract seatrial.toml"]),
         ("not-run", "Run the missing tests.", []),
         ("teardown", "Show what the test left on the cluster:",
-         ["seatrial cleanup", "seatrial cleanup --remove", AGAIN]),
-        ("tcp-fallback", WHOLE, [AGAIN]),
-        ("control-missed", WHOLE, [AGAIN]),
+         [CLEANUP, f"{CLEANUP} --remove", AGAIN]),
+        ("tcp-fallback", WHOLE.format("Fix all 3"), [AGAIN]),
+        ("hosts-fail", WHOLE.format("Fix all 2"), [AGAIN]),
+        ("control-missed", WHOLE.format("Do this"), [AGAIN]),
+        ("skipped", WHOLE.format("Do this"), [AGAIN]),
     ],
 )  # fmt: skip
 def test_each_decision_has_its_next_step(name: str, begins: str, commands: list[str]) -> None:
@@ -307,7 +310,7 @@ def test_a_contract_is_written_once_into_the_command() -> None:
     record = summary("no-contract").record
     given = record.model_copy(update={"command": "seatrial run --contract=derived --only FABRIC"})
     step = choose_next_step(
-        summarize_acceptance(given), is_open=True, is_shared=False, untested=False
+        summarize_acceptance(given), open_blocks=1, is_shared=False, untested=False
     )
     assert step.first[1].command == "seatrial run --contract seatrial.toml"
 
@@ -319,7 +322,7 @@ def test_an_acceptance_without_a_doubt_is_signed_with_one_command() -> None:
     contract = record.contract.model_copy(update={"criteria": criteria})
     sound = record.model_copy(update={"results": rows, "contract": contract})
     step = choose_next_step(
-        summarize_acceptance(sound), is_open=False, is_shared=False, untested=False
+        summarize_acceptance(sound), open_blocks=0, is_shared=False, untested=False
     )
     text = "Sign this run, on paper or with your ssh key (KEY: its file):"
     assert step == (((text, f"{SIGN} accepted"),), "", ())
@@ -341,7 +344,7 @@ def test_a_problem_outside_the_tests_is_named_first(kind: str, why: str) -> None
     record = summary("healthy-atlas").record.model_copy(update={"problems": [problem]})
     told = summarize_acceptance(record)
     assert build_lead(told).why == why
-    step = choose_next_step(told, is_open=False, is_shared=False, untested=False)
+    step = choose_next_step(told, open_blocks=0, is_shared=False, untested=False)
     assert step.first == (("Run the suite again:", AGAIN),)
     assert f"{kind.capitalize()} error in here: no room" in render(told, None)
 
@@ -370,18 +373,67 @@ def test_the_worst_fact_stands_once_before_the_table() -> None:
     [
         ("healthy-atlas", "SCALING is close to the limit"),
         ("healthy-lab", ""),
-        ("tcp-fallback", "FABRIC and SCALING failed"),
+        ("tcp-fallback", "FABRIC and SCALING failed, RESTART is not proven"),
         ("killed-run", "nothing is accepted"),
         ("teardown", "a test did not remove all that it made"),
         ("hostile", "do not sign"),
         ("no-contract", "no contract was agreed"),
         ("partial", "only a part was tested"),
-        ("control-missed", "nothing failed, but FABRIC is not proven"),
-        ("empty", "nothing failed, but 6 criteria are not proven"),
+        ("control-missed", "FABRIC is not proven"),
+        ("empty", "6 criteria are not proven"),
     ],
 )
 def test_the_first_line_tells_why(name: str, why: str) -> None:
     assert build_lead(summary(name)).why == why
+
+
+def test_a_part_of_the_cluster_that_was_measured_is_named_first() -> None:
+    """An acceptance of 512 GPUs must not hide that 64 of them were measured."""
+    record = summary("healthy-atlas").record
+    nodes = [{"name": f"n{number}", "gpus": 8} for number in range(64)]
+    large = record.model_copy(update={"cluster": {**record.cluster, "nodes": nodes}})
+    why = "SCALING is close to the limit, SCALING was measured on 64 of 512 GPUs"
+    assert build_lead(summarize_acceptance(large)).why == why
+    unknown = [{"name": node["name"]} for node in nodes]
+    large = record.model_copy(update={"cluster": {**record.cluster, "nodes": unknown}})
+    assert build_lead(summarize_acceptance(large)).why.endswith("was measured on 8 of 64 nodes")
+
+
+def test_one_fault_is_fixed_and_more_are_counted() -> None:
+    for name, count, begins in (
+        ("tcp-fallback", 1, "Fix this, and test again"),
+        ("tcp-fallback", 2, "Fix all 2, and test again"),
+        ("control-missed", 1, "Do this, and test again"),
+    ):
+        told = summarize_acceptance(summary(name).record.model_copy(update={"full_run_s": 350}))
+        step = choose_next_step(told, open_blocks=count, is_shared=False, untested=False)
+        assert step.first[0].text.startswith(begins)
+        assert step.last == (("Complete run (about 6 min):", AGAIN),)
+
+
+def test_what_a_test_left_is_removed_an_hour_after_the_run() -> None:
+    record = summary("teardown").record
+    for finished, time in (("2026-11-20T22:26:15Z", " at 23:26 UTC or later"), (None, "")):
+        told = summarize_acceptance(record.model_copy(update={"finished": finished}))
+        step = choose_next_step(told, open_blocks=0, is_shared=False, untested=False)
+        assert step.first[1].text.startswith(f"Remove it{time}, because what changed")
+
+
+@pytest.mark.parametrize(
+    ("name", "closed"),
+    [
+        ("healthy-atlas", []),
+        ("tcp-fallback", ["accepted"]),
+        ("skipped", ["accepted"]),
+        ("partial", ["accepted", "accepted with conditions"]),
+        ("no-contract", ["accepted", "accepted with conditions"]),
+        ("killed-run", ["accepted", "accepted with conditions"]),
+    ],
+)
+def test_the_form_closes_what_a_party_must_not_sign(name: str, closed: list[str]) -> None:
+    text = html.unescape(render(summary(name), RECORDINGS / name))
+    assert re.findall("<s>\u25a1 ([^<]*)</s>", text) == closed
+    assert "<span>\u25a1 refused</span>" in text
 
 
 def test_what_a_changed_folder_says_is_not_on_page_1() -> None:
@@ -401,7 +453,10 @@ def test_a_reason_that_no_step_answers_stays() -> None:
     partial = {"partial": "only FABRIC was requested (--only)"}
     record = summary("tcp-fallback").record.model_copy(update=partial)
     text = render(summarize_acceptance(record), None)
-    assert "PARTIAL run: only FABRIC was requested (--only). An acceptance needs a full run" in text
+    assert (
+        "PARTIAL run: only FABRIC was requested (--only). An acceptance needs a complete run"
+        in text
+    )
     assert "PARTIAL run: " not in render(summary("partial"), None).partition("<h2>Do next")[0]
 
 
@@ -417,13 +472,9 @@ def test_the_form_names_what_is_not_proven() -> None:
 
 
 def test_a_folder_that_does_not_verify_is_not_signed() -> None:
-    for name, is_open in (
-        ("healthy-atlas", False),
-        ("control-missed", True),
-        ("no-contract", False),
-    ):
+    for name, count in (("healthy-atlas", 0), ("control-missed", 1), ("no-contract", 0)):
         edited = with_problems(summary(name), ["record.json was changed"])
-        step = choose_next_step(edited, is_open=is_open, is_shared=False, untested=False)
+        step = choose_next_step(edited, open_blocks=count, is_shared=False, untested=False)
         assert step.first[0].text.startswith("Do not sign.")
         assert step.first[0].command == f"seatrial show {FOLDER}"
 
@@ -456,7 +507,7 @@ def test_a_secret_of_the_command_is_not_in_the_next_step() -> None:
         update={"command": f"{AGAIN} --token hf_abcdefghijklmnopqrstuvwxyz012345"}
     )
     step = choose_next_step(
-        summarize_acceptance(secret), is_open=False, is_shared=True, untested=True
+        summarize_acceptance(secret), open_blocks=0, is_shared=True, untested=True
     )
     ((_, command),) = step.first
     assert command.startswith(AGAIN)

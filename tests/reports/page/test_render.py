@@ -165,7 +165,7 @@ def test_a_partial_run_is_said_everywhere() -> None:
     text = page("partial")
     assert "NOT ACCEPTED (PARTIAL)" in text
     assert text.count('"banner" role="note">PARTIAL: ') == 1
-    assert "An acceptance needs a full run (6 tests of the tier quick)" in text
+    assert "An acceptance needs a complete run (6 tests of the tier quick)" in text
     assert '@top-center { content: "PARTIAL' in text
     assert "only FABRIC was asked for" in text
     assert "PARTIAL" not in page("healthy-atlas")

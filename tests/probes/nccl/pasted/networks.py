@@ -79,7 +79,7 @@ NO_NETWORK_TO_ACCUSE = {
         info("NET/IB : Using [0]rxe0:1/RoCE [RO]; OOB eth0:10.1.0.1<0>", "Using network IB"),
         set(),
         "it works, and no network is seen in use",
-        "note: gpu01: the kernel emulates rxe0",
+        "note: gpu01: rxe0 is emulated by the kernel",
     ),
     "a start over a tunnel": Case(
         info("Bootstrap : Using ip6tnl0:fe80::1<0>", "NET/IB : Using [0]mlx5_0:1/RoCE"),
