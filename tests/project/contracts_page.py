@@ -155,7 +155,7 @@ GANG.placement_delay = "20 %"
 
 ## waivers
 
-A waiver does not make a cluster accepted: the criterion stays FAIL, and the exit code 1. Beside the FAIL, the report prints
+A waiver does not make a cluster accepted: the criterion stays FAIL, and the exit code 1. With the FAIL, the report prints
 who tolerates it, why, and until when. To accept the cluster all the same, [sign](security.md#sign-and-verify) with
 `--decision conditions`. If the criterion passes, the report says that the waiver is no longer needed.
 
