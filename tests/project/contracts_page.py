@@ -96,7 +96,7 @@ are optional. Without `ram_gib`, for example, HOSTS only compares the nodes with
 
 Parts of `versions`: {versions}. [How to make the folder of `shards`](training.md#let-scaling-read-your-data).
 
-An example without RDMA, for a job of three parts on 64 GPUs:
+An example without RDMA, for a job of three parts on 64 GPUs. `components` and `parallel` need `tier = "standard"` or longer.
 
 ```toml
 [cluster]
