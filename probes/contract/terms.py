@@ -275,17 +275,19 @@ class ClusterTerms(BaseModel):
     )
     authentication: Literal["token"] | None = about(
         None,
-        '"token" if each request to Ray must need the cluster\'s token. Without it '
-        "the parties trust the network, and it is not judged whether a stranger can use Ray.",
+        '"token" if each request to Ray must need the cluster\'s token. Without it, a job of a '
+        "stranger is only noted. HOSTS is UNPROVEN if a public address then needs no token.",
     )
     fabric: Fabric | None = about(
         None,
-        'Network that carries gradients: "rdma" (InfiniBand, RoCE, EFA), or an interface. For '
-        "bonded ports, give the bond's name. With a list, local rank N uses interface N: each is "
-        "a rail.",
+        'Network that carries gradients: "rdma" for InfiniBand, RoCE and EFA, otherwise the '
+        "interface, or the bond of bonded ports. With a list of interfaces, local rank N uses "
+        "interface N: each is a rail.",
     )
     management: Annotated[str, AfterValidator(_check_interface)] | None = about(
-        None, "Another interface, over which the self-test of FABRIC forces traffic."
+        None,
+        "Interface outside the fabric. The self-test of FABRIC forces an all-reduce over it. "
+        'Without it FABRIC is UNPROVEN, unless `fabric` is "rdma".',
     )
     management_gbps: float | None = about(
         None, "Rate of `management`, if the interface does not report it.", gt=0, le=MAX_GBPS
@@ -302,7 +304,7 @@ class ClusterTerms(BaseModel):
     )
     pace_seconds: float = about(
         0.0,
-        "Emulates an accelerator: the compute of each step is extended to this time.",
+        "Only for a rehearsal: the compute of each step is extended to this time.",
         ge=0,
         le=MAX_PACE_S,
     )
@@ -313,9 +315,9 @@ class ClusterTerms(BaseModel):
     )
     shards: Folder | None = about(
         None,
-        "Folder of each node's token shard, from which SCALING reads real data "
-        "(synthetic without it). Give every node all the data: shard 0 of 1. `{nodes}` in the "
-        "path is replaced by the number of nodes that train.",
+        "Folder with tokenised training data for SCALING (synthetic data without it). It has the "
+        "same path on each node. Each node needs all the data. `{nodes}` in the path is replaced "
+        "by the number of nodes that train.",
     )
     save_minutes: float = about(
         30.0,
@@ -335,10 +337,14 @@ class ClusterTerms(BaseModel):
         None, "Gang scheduler of pods above Ray, if there is one."
     )
     components: dict[str, str | int] | None = about(
-        None, 'Places the parts of a job on its accelerators, such as `"actor,rollout" = "all"`.'
+        None,
+        "Only for jobs of several parts, as in RL: the accelerators of each part, counted from 0. "
+        'Parts in one key share theirs, such as `"actor,rollout" = "all"`. GANG places a job so.',
     )
     parallel: dict[Literal["tp", "pp", "dp"], Annotated[int, Field(ge=1)]] | None = about(
-        None, "Sizes of tensor (tp), pipeline (pp) and data (dp) parallelism of each part."
+        None,
+        "Tensor (tp), pipeline (pp) and data (dp) parallelism of a job on all accelerators. GANG "
+        "checks that each tensor-parallel group is inside one node.",
     )
 
     @property

@@ -19,6 +19,7 @@ from tests.support.paths import REPO
 
 CONTRACTS_PAGE = REPO / "docs" / "use" / "contracts.md"
 KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
+WRITTEN = {"fabric": "text or list of texts"}  # where a file may have another type than the model
 TOP = {
     "schema": ("whole number", "Version of the format: 1."),
     "name": (
@@ -33,7 +34,7 @@ TOP = {
     "cluster": ("table", "What was ordered: [below](#cluster)."),
     "launch": ("table", "The operator's own guide: [below](#launch)."),
     "baseline": ("table", "What may not become worse than in an earlier run: [below](#baseline)."),
-    "waivers": ("list of tables", "Failures that both parties tolerate: [below](#waivers)."),
+    "waivers": ("list of tables", "A FAIL that the parties tolerate: [below](#waivers)."),
 }
 EXAMPLE = """schema = 1
 name = "atlas"
@@ -63,7 +64,6 @@ because = "the training team planned its budget with it"
 HEAD = """# Contracts
 
 A contract says what was ordered, and which limits apply. Both parties agree on it before the run. The report shows its hash.
-This page is generated from the code that reads contracts.
 
 | command | what it does |
 |---|---|
@@ -88,11 +88,27 @@ A contract is a TOML file:
 
 ## cluster
 
-What was ordered, and the names that the parties agreed on. Leave out what was not agreed. HOSTS compares the nodes with it.
+What was ordered, and the names that the parties agreed on. An acceptance needs `nodes`, `fabric`, `line_rate_gbps` (with
+`rdma` also `rails`) and the table `[SCALING.efficiency]`: `seatrial contract check FILE` names what is missing. All other keys
+are optional. Without `ram_gib`, for example, HOSTS only compares the nodes with each other.
 
 {cluster}
 
-Parts of `versions`: {versions}.
+Parts of `versions`: {versions}. [How to make the folder of `shards`](training.md#let-scaling-read-your-data).
+
+An example without RDMA, for a job of three parts on 64 GPUs. `components` and `parallel` need `tier = "standard"` or longer.
+
+```toml
+[cluster]
+nodes = 8
+gpus_per_node = 8
+fabric = ["eth1", "eth2"]
+management = "eth0"
+line_rate_gbps = 200.0   # of each interface
+shards = "/data/shards"
+components = {{ "actor,rollout" = "0-31", critic = "32-63" }}
+parallel = {{ tp = 8, pp = 2, dp = 4 }}   # 8 x 2 x 4 = 64
+```
 
 ## launch
 
@@ -103,7 +119,7 @@ Without this table, LAUNCH follows seatrial's own guide. [LAUNCH](launch.md) has
 ## Limits
 
 A limit is a table with the names of its criterion and measure, such as `[FABRIC.busbw]`. [Measures](../reference/measures.md)
-lists all measures, with their units and the limits that apply if none is agreed.
+lists all measures, with their units and the limits that apply if none is agreed. Write a ratio as a number: 90 % is `0.90`.
 
 {limits}
 
@@ -113,8 +129,8 @@ These are refused, with a message that says what to write instead:
 - a limit that every value meets, or that no value meets
 - a measure that no probe (test) of the tier measures
 - a limit that contradicts `[cluster]`
-- a limit of a fixed measure. These are the same on every cluster: exact data, a gang holds all its GPUs or none, a resume is
-  equal bit by bit.
+- a limit of a measure that [Measures](../reference/measures.md) marks as *fixed*, such as `wrong_elements`, `link_changes`
+  or `xids`
 
 If the contract does not set them, two limits follow from `[cluster]`. `[FABRIC.network]` is the `fabric`.
 `[FABRIC.busbw]` is {share} of the rate of a node's rails (`line_rate_gbps`), MARGINAL below {marginal}. [How limits are derived](../reference/limits.md) gives the reasons.
@@ -139,7 +155,9 @@ GANG.placement_delay = "20 %"
 
 ## waivers
 
-A waiver labels a FAIL, and never turns it into a PASS: the exit code stays 1. If the criterion passes, the report says so.
+A waiver does not make a cluster accepted: the criterion stays FAIL, and the exit code 1. With the FAIL, the report prints
+who tolerates it, why, and until when. To accept the cluster all the same, [sign](security.md#sign-and-verify) with
+`--decision conditions`. If the criterion passes, the report says that the waiver is no longer needed.
 
 {waivers}
 
@@ -154,12 +172,12 @@ until = 2027-05-31
 
 ## Shipped contracts
 
-These are templates. Copy one with `seatrial contract show`, or let `seatrial contract new` fill in one for a real cluster. For
-different hardware, such as H200 with RoCE, answer `other`: then it asks for everything, and proposes limits.
+These are templates. Copy one with `seatrial contract show`, or let `seatrial contract new` fill in one for a real cluster. If
+none is for your hardware, answer `other`: then it asks for everything, and proposes limits.
 
 {shipped}
 
-`lab` and `local` are rehearsals: they accept no cluster. Copy them with `seatrial contract show`. If no published figure supports a
+`lab` and `local` are rehearsals: they accept no cluster. If no published figure supports a
 limit, its reason says that it is not yet calibrated on hardware.
 """
 
@@ -195,7 +213,7 @@ def _shipped(name: str) -> str:
 
 def _keys(model: type[BaseModel], but: tuple[str, ...] = ()) -> str:
     rows = [
-        f"| `{name}` | {_kind(field)} | {_default(field)}{field.description} |"
+        f"| `{name}` | {WRITTEN.get(name) or _kind(field)} | {_default(field)}{field.description} |"
         for name, field in model.model_fields.items()
         if name not in but
     ]
@@ -233,6 +251,6 @@ def _kinds(annotation: Any) -> Iterator[str]:
         words = " or ".join(_kinds(inner[0]))
         yield f"list of {words}" + ("" if words.endswith("`") else "s")
     elif origin is dict:
-        yield f"table of {' or '.join(dict.fromkeys(_kinds(inner[1])))}"
+        yield f"table of {'s or '.join(dict.fromkeys(_kinds(inner[1])))}s"
     elif annotation is not type(None):
         yield KINDS.get(annotation, "date")
