@@ -113,11 +113,8 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
         yield "UNPROVEN", f"no limit for {listed}. Add a table for each, such as {example}"
     if terms.nodes is None:
         yield "UNPROVEN", "no number of nodes: write `nodes` in [cluster], or run with --nodes"
-    if (
-        terms.fabric not in (None, "rdma")
-        and not terms.management
-        and "FABRIC" not in loaded.optional
-    ):
+    needs_second = terms.fabric not in (None, "rdma") and "FABRIC" not in loaded.optional
+    if needs_second and not terms.management:
         yield "UNPROVEN", "no second interface for the self-test of FABRIC: write `management`"
     yield "commands", describe_typists(terms)
 

@@ -26,7 +26,7 @@ UNIFIED = re.compile(r"\bGB10\b|DGX Spark")
 LOOPBACK_FIRST = (
     "NCCL takes the loopback interface first. Before you add a second host, set NCCL_SOCKET_IFNAME"
 )
-SLOW_DEVICE = "{} is emulated by the kernel (Soft-RoCE, SoftiWARP), not a network card: it is no faster than TCP"
+SLOW_DEVICE = "{} is emulated by the kernel (Soft-RoCE, SoftiWARP): it is no faster than TCP"
 TUNNELS = "NCCL starts over the tunnel {}. If other nodes do not reach it, set NCCL_SOCKET_IFNAME"
 DEVICE = re.compile(r"[Uu]nable to open device '?([\w.\-]+)")
 FILE_MISSING = "cannot open shared object"

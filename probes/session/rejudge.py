@@ -236,8 +236,8 @@ class LimitCheck:
             before, after = old.get("observed", []), new.get("observed", [])
             same = same and _all_bounds(before) == _all_bounds(after)
             text = (
-                f"planted fault {old.get('name')!r:.40}: what the run says of it does not follow from "
-                f"its values and {CONTRACT}. A file was changed"
+                f"planted fault {old.get('name')!r:.40}: what the run says of it does not follow "
+                f"from its values and {CONTRACT}. A file was changed"
             )
         else:
             return

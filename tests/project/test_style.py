@@ -33,7 +33,7 @@ BUDGET = {
     # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
     # measures and criteria.  The help has sections.
     # submit says which job is lost, and what a lost head means.
-    "probes/cli": 2032,
+    "probes/cli": 2035,  # `contract check` names a missing second interface
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -43,12 +43,12 @@ BUDGET = {
     # in bounded memory.
     "probes/cluster": 3366,  # nodes with a rare version are suspects; tunnels
     # Keys of a contract say what holds without them.
-    "probes/contract": 1362,  # where a guide may come from, and its hash
+    "probes/contract": 1367,  # where a guide may come from, and its hash
     "probes/environment": 813,
     "probes/fabric": 3330,
     "probes/faults": 340,
-    "probes/gang": 2117,  # a control asks for no more than there is, until all is held
-    "probes/hosts": 5148,
+    "probes/gang": 2123,  # a control asks for no more than there is, until all is held
+    "probes/hosts": 5150,
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
@@ -62,7 +62,7 @@ BUDGET = {
     # submission is kept.
     # Usual times of probes; os._exit ends a run as a signal does; a signal waits for the first
     # event's end.
-    "probes/session": 1591,  # a probe that failed is written in its criterion's words
+    "probes/session": 1594,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1141,
     "reference_trainer": 3666,
@@ -76,7 +76,7 @@ BUDGET = {
     # what a changed folder says is not on page 1.
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
-    "reports": 7007,
+    "reports": 7055,  # what was measured on a part; when and where to clean up; who may sign
     "scaling": 2911,
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }
