@@ -279,7 +279,7 @@ def judge_groups(
 # and pairs do not show why.
 MIN_NODES, LARGE = 4, 12
 # Findings that explain a slow fabric and locate the cause.
-LOCATED = {"FAB-LOSS", "FAB-LINK-FLAPS", "FAB-DETOUR"}
+LOCATED = {"FAB-LOSS", "FAB-LOSS-ALL", "FAB-LINK-FLAPS", "FAB-DETOUR"}
 LOCATED |= {"FAB-SLOW-LINK", "FAB-SLOW-INSIDE", "FAB-SLOW-UPLINK"}
 
 

@@ -203,10 +203,7 @@ def find_loss(
     bad = {link: share for link, share in lost.items() if share is not None and share > max_lost}
     if bad and len(bad) == len(lost) > 2:
         message = f"packets lost on every link: {_range(bad.values())}. Expected: at most "
-        message += (
-            f"{100 * max_lost:g} %. The likely cause is a part that all share, such as a switch"
-        )
-        return [finding("FAB-LOSS", message, list(dict.fromkeys(node_of(a) for a, _ in bad)))]
+        return [finding("FAB-LOSS-ALL", f"{message}{100 * max_lost:g} %")]
     findings = []
     for node, way in lossy.slow_nodes.items():
         ends = {"sends": (0,), "receives": (1,), "both": (0, 1)}[way]
@@ -221,9 +218,12 @@ def find_loss(
     if not bad and not unstable:
         nodes = {node: share for node, share in in_sweep.items() if share and share > max_lost}
         if nodes:
-            message = f"{join_names(nodes)}: {_range(nodes.values())} of the packets sent are lost "
+            everywhere = len(nodes) == len(in_sweep) > 2
+            where = "every node" if everywhere else join_names(nodes)
+            message = f"{where}: {_range(nodes.values())} of the packets sent are lost "
             message += "while all nodes send at once, but fewer while only two nodes send"
-            findings.append(finding("FAB-LOSS", message, list(nodes)))
+            code, named = ("FAB-LOSS-ALL", []) if everywhere else ("FAB-LOSS", [*nodes])
+            findings.append(finding(code, message, named))
     return findings
 
 

@@ -210,6 +210,18 @@ def test_a_trial_knows_what_it_measured_and_the_worst_of_it() -> None:
         trial.control("closed door", "a port", None)
 
 
+@pytest.mark.parametrize(("value", "looks"), [(1.2, 0), (1.05, 0), (0.9, 1), (None, 1)])
+def test_before_a_measure_counts_as_bad_it_is_seen_whether_a_node_was_lost(
+    value: float | None, looks: int
+) -> None:
+    measure = recorder("FABRIC")
+    seen: list[str] = []
+    measure.settle = lambda: seen.append("settled")
+    limit = Limit(low=1.0, marginal_low=1.1, because="agreed for this test")
+    measure("busbw", value, limit=limit)
+    assert len(seen) == looks
+
+
 @pytest.mark.parametrize(("located", "looks"), [(True, 0), (False, 1)])
 def test_before_a_control_counts_as_missed_it_is_seen_whether_a_node_was_lost(
     located: bool, looks: int
