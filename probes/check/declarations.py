@@ -123,8 +123,8 @@ class Check(Named):
     worse values.  It is "" where a limit has both sides or one value is right, and "word" where
     values are words.  `signed`: a value below zero can be true; elsewhere it is an error of
     measurement, and no value.  `of_data`: it counts wrong results, which no hardware excuses.  It
-    is judged also where the rest of its row cannot be proven.  `doubted`: a contradiction leaves it
-    UNPROVEN with a note, and never fails it.
+    is judged also where the rest of its row cannot be proven.  `doubted`: the probe
+    records a contradiction as no value with a note, so that it is UNPROVEN.
 
     `without_limit` is what happens if the contract has no limit for it: a derived limit, or none.
 
@@ -208,8 +208,7 @@ class Check(Named):
         """Return where the limit comes from, with the limit that every run has, and because."""
         for kind, limit in (("fixed", self.fixed), ("default", self.default)):
             if limit:
-                unproven = "; if it is not met: UNPROVEN, not FAIL" if self.doubted else ""
-                return f"{kind}: {limit}{unproven}", limit.because
+                return f"{kind}: {limit}", limit.because
         if self.from_run:
             return "agreed" if self.ordered_by else "from the run", self.from_run
         without = self.without_limit or ("only noted" if self.only_agreed else "UNPROVEN")

@@ -353,8 +353,7 @@ def _describe_criterion(row: CriterionRow, fmt: TextFormatter) -> Iterator[str]:
     for probe in row.duties:
         yield from fmt.wrap(f"{probe_words(probe.test)} (tier {probe.tier})", "test      ")
     for name, measure in row.measures.items():
-        limit, _ = measure.describe_limit()
-        yield from fmt.wrap(f"{name}: {limit}", "measure   ")
+        yield from fmt.wrap(f"{name}: {measure.describe_limit()[0]}", "measure   ")
 
 
 def _describe_measure(row: CriterionRow, name: str, fmt: TextFormatter) -> Iterator[str]:
@@ -362,6 +361,7 @@ def _describe_measure(row: CriterionRow, name: str, fmt: TextFormatter) -> Itera
 
     measure = row.measures[name]
     limit, because = measure.describe_limit()
+    limit += "; if not met: UNPROVEN, not FAIL" * (measure.doubted and name not in row.headlines)
     unit = f", in {measure.unit}" if measure.unit else f": a {measure.describe_unit()}"
     yield from fmt.wrap(f"{title_of(name)}{unit}", f"{row.id}.{name}: ", "  ")
     yield from fmt.wrap(limit, "limit     ")

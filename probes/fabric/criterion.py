@@ -42,7 +42,7 @@ MTU_MISMATCHES = none_of(
 )
 HARMFUL_SETTINGS = none_of(
     "harmful_settings", "settings",
-    "a setting that breaks or slows the fabric does so for every job",
+    "such a setting, for example NCCL_P2P_DISABLE=1 or NCCL_COMM_ID, breaks or slows every job",
     failing="a setting breaks or slows the fabric{on}: {value}",
 )
 BUSBW = Check(
@@ -69,27 +69,27 @@ ALLTOALL_AGAINST_ALL_REDUCE = default_check(
     "alltoall_against_all_reduce", "ratio",
     "all pairs of ranks send at once and share the switches; large clusters reach about half "
     "of what the all-reduce's rate would allow", low=0.35, marginal_low=0.5, when=LONGER_TIER,
-    no_control="the control `slow collective` tests the same kind of limit",
+    no_control="`slow collective` tests the same kind of limit, for all-gather and reduce-scatter",
     failing="all-to-all reaches only {value} of the all-reduce's busbw",
 )
 ALL_GATHER_BUSBW = Check(
     "all_gather_busbw", "GB/s", better="higher", only_agreed=True,
-    no_control="the control `slow collective` slows it too",
+    no_control="`slow collective` slows the same calls, and `all_gather_against_all_reduce` must find it",
     failing="all-gather runs at {value}",
 )
 REDUCE_SCATTER_BUSBW = Check(
     "reduce_scatter_busbw", "GB/s", better="higher", only_agreed=True,
-    no_control="the control `slow collective` slows it too",
+    no_control="`slow collective` slows the same calls, and `reduce_scatter_against_all_reduce` must find it",
     failing="reduce-scatter runs at {value}",
 )
 ALLTOALL_BUSBW = Check(
     "alltoall_busbw", "GB/s", better="higher", when=LONGER_TIER, only_agreed=True,
-    no_control="the control `slow collective` slows it too",
+    no_control="`slow collective` tests the same kind of limit, for all-gather and reduce-scatter",
     failing="all-to-all runs at {value}",
 )
 ALL_REDUCE_INSIDE_NODE = Check(
     "all_reduce_inside_node", "GB/s", better="higher", when=RANKS_INSIDE, only_agreed=True,
-    no_control="the control `slow inside` slows it too",
+    no_control="`slow inside` slows the same calls, and `all_reduce_inside_node_against_others` must find it",
     failing="all-reduce inside a node runs at {value}{on}",
 )
 NVLINK_BUSBW = Check(

@@ -86,7 +86,7 @@ GPUS_WITHOUT_ECC = no_gpu(
     "gpus_without_ecc", "without ECC, wrong bits go unnoticed", "ECC is off{on}: {value}",
 )
 SLOWED_GPUS = no_gpu(
-    "slowed_gpus", "all ranks wait for the slowest GPU",
+    "slowed_gpus", "all ranks wait for a GPU that is slowed at the time of the check",
     "GPUs are slowed down by heat or power{on}: {value}",
 )
 POWER_LIMIT = default_check(
@@ -149,7 +149,7 @@ GPUS_CHANGED = no_gpu(
 )
 HEAT_TIME = default_check(
     "heat_time", "s",
-    "all ranks wait for a GPU that heat throttles; a well-cooled GPU is never throttled", high=5,
+    "all ranks wait for a GPU that heat throttles; one short event in the run is allowed", high=5,
     when=ON_GPU, failing="heat slowed a GPU down for {value}{on}",
 )
 PCIE_REPLAYS = default_check(
@@ -181,7 +181,7 @@ OPEN_FILES = default_check(
 )
 LOCKED_MEMORY = default_check(
     "locked_memory", "GiB",
-    "RDMA locks its buffers: 4 MiB x 32 channels x 32 ranks; NCCL's manual asks for `unlimited`",
+    "RDMA locks its buffers: 4 MiB x 32 channels x 32 ranks = 4 GiB; NCCL's manual asks for `ulimit -l unlimited`",
     low=4, when=RDMA_AGREED & OWN_HOSTS, failing="a job may lock only {value} of memory{on}",
 )
 STACK = default_check(
@@ -195,7 +195,7 @@ SHARED_MEMORY = default_check(
 )
 PROCESSES = default_check(
     "processes", "threads a rank",
-    "a rank starts about 250 threads: Ray, torch, NCCL and 8 data loaders", low=256,
+    "a rank starts about 250 threads (Ray, torch, NCCL, 8 data loaders): for 8 ranks, `ulimit -u` and pids.max must leave 2048 free", low=256,
     failing="a job may start only {value}{on}",
 )
 TEMP_ROOM = default_check(
@@ -266,7 +266,7 @@ READ_RATE = Check(
     failing="all nodes together read {value} from the shared folder",
 )
 CHECKPOINT_ROOM = default_check(
-    "checkpoint_room", "saves", "the old checkpoint is deleted after the new one is complete",
+    "checkpoint_room", "saves", "a job keeps two checkpoints while it writes the third",
     low=3, when=SHARED & ordered("save_gb"),
     failing="the shared folder has room for {value} of a checkpoint",
 )
@@ -296,17 +296,17 @@ IMAGE_DIFFERENCES = default_check(
     failing="the Python packages or the system of {value} differ from the other nodes",
 )
 EGRESS_CLOSED = none_of(
-    "egress_closed", "connections", "the contract's jobs download from these addresses",
+    "egress_closed", "connections", "jobs download from the addresses that the contract lists in `egress`",
     when=ordered("egress"),
     failing="jobs cannot reach addresses of the contract's egress{on}: {value}",
 )
 MODEL_DIFFERENCES = none_of(
-    "model_differences", "files", "ranks start from the weights of their own node",
+    "model_differences", "files", "ranks start from the weights on their own node: the contract lists them in `model_files`",
     when=ordered("model_files"),
     failing="model files are missing, or differ from other nodes{on}: {value}",
 )
 RAY_CLIENT = none_of(
-    "ray_client", "clients", "the contract's programs join by ray://",
+    "ray_client", "clients", "programs join by ray://, at `ray_client_port` of the contract",
     when=ordered("ray_client_port"), failing="programs cannot join the cluster by ray://: {value}",
 )
 RDMA_CLOSED = none_of(
@@ -315,7 +315,7 @@ RDMA_CLOSED = none_of(
     failing="jobs cannot open RDMA devices{on}: {value}",
 )
 NAMES_UNRESOLVED = none_of(
-    "names_unresolved", "names", "the contract's jobs address nodes by host name",
+    "names_unresolved", "names", "jobs use the host names of nodes, if the contract has `host_names = true`",
     when=ordered("host_names") & SEVERAL_HOSTS,
     failing="host names do not resolve to their nodes{on}: {value}",
 )

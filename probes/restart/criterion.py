@@ -42,7 +42,7 @@ REFUSALS_EXPLAINED = Check(
     failing="the log explains refused checkpoints in only {value}",
 )
 SAVES_REFUSED = Check(
-    "saves_refused", "saves", from_run="the saves during which the disk is full",
+    "saves_refused", "saves", from_run="the saves that seatrial makes fail as on a full disk; it fills no disk",
     failing="the full disk made {value} fail",
 )
 SAVED_AFTER = Check(

@@ -2,55 +2,123 @@
 
 from __future__ import annotations
 
-from probes.check.declarations import Check, Probe
+from probes.check.declarations import Check, Circumstances, CriterionRow, Probe
 from probes.check.registry import CRITERIA
+from probes.contract.terms import ClusterTerms
+from probes.findings import CATALOGUE
 from tests.faults.table import Row, make_rows, read_reasons
+from tests.project.measures_page import describe_failure
 from tests.support.paths import REPO
-from tests.support.seen import Sights, is_live, read_sights
+from tests.support.seen import Sights, read_sights
 
 HOSTS_PAGE = REPO / "docs" / "use" / "hosts.md"
+COLUMNS = ("measure", "if it fails", "limit", "only with", "self-test", "finding")
 HEAD = """# HOSTS: what is judged of each machine
 
-This page is generated from `probes/hosts/criterion.py`. "From [cluster] nodes" means: the limit is the value of that key
-in your contract. "If agreed" means: it is judged only if the contract has a limit for it.
-`docs/reference/measures.md` says which limits a contract may change.
-*Self-test* names the fault that each run plants to prove that the check works. Most of them change what one node reports,
-before it is judged. seatrial's own tests turn a measure of HOSTS red by {faults} faults, {live} of them in a lab:
-`docs/develop/faults.md` has them.
+HOSTS compares each machine with the contract, and with the other machines. Each section below is one test.
+
+- *if it fails*: what a report then says. `<value>` is the measured value, `<place>` its node or GPU.
+- *limit*: with its reason. A name such as `cpus_per_node` is a key in `[cluster]` of your contract: its value is the limit.
+  [Measures](../reference/measures.md#hosts-the-machines-are-what-was-ordered-and-healthy) says which limits a contract may change.
+- *only with*: what turns the row on: a key in `[cluster]`, a limit such as `[HOSTS.write_rate]`, a number of nodes, or a tier.
+  Without it, the row is not judged. This does not prevent acceptance.
+- *self-test*: the fault that each run plants to prove that the check works. Most faults change what one node reports, before it is
+  judged. The same page describes each fault, below its table.
+- *finding*: codes that the report then shows. [Findings](findings.md) says what to do for each.
+
+Always write `nodes` and `gpus_per_node` into the contract: without a limit for them, HOSTS is UNPROVEN.
+(`--nodes` can give the number of nodes instead.)
+A rehearsal without GPUs does not judge the state of GPUs.
+Run one test by the name below its heading: `seatrial run --contract cluster.toml -k NAME`.
 """
-
-
-def hosts_faults(sights: Sights) -> tuple[int, int]:
-    """Count the tests that saw a measure of HOSTS fail: all of them, and those in a lab."""
-    red = [test for test, sight in sights.items() if any(n.startswith("HOSTS.") for n in sight.red)]
-    return len(red), sum(is_live(test) for test in red)
+# Terms that turn on every conditional row, and how a reader writes those that need one value.
+ALL_TERMS = ClusterTerms(
+    gpu_model="H100", gpu_memory_gib=1, cpus_per_node=1, ram_gib=1, disk_gib=1,
+    versions={"torch": "2"}, shared="/s", egress=["a:1"], model_files=["/m"], dcgm_diag=True,
+    ray_client_port=1, host_names=True, authentication="token", fabric="rdma", save_gb=1,
+)  # fmt: skip
+WRITTEN = {
+    "dcgm_diag": "`dcgm_diag = true`",
+    "host_names": "`host_names = true`",
+    "authentication": '`authentication = "token"`',
+    "fabric": '`fabric = "rdma"`',
+}
+# Findings of measures that no test sees fail alone.
+AMONG_OTHERS = {
+    "gpu_memory": "HOST-BELOW-ORDER",
+    "lost_lines": "HOST-STORAGE-APPEND",
+    "lost_updates": "HOST-STORAGE-LOCK",
+}
 
 
 def write_hosts() -> str:
     """Return the page: a table for each probe, a row for each measure."""
     row, sights = CRITERIA["HOSTS"], read_sights()
     cells = {one.name: one for one in make_rows("HOSTS", sights, read_reasons())}
-    faults, live = hosts_faults(sights)
-    parts = [HEAD.format(faults=faults, live=live)]
-    parts += [_probe_table(duty, row.measures, cells) for duty in row.duties]
+    parts, shown = [HEAD], set[Check]()
+    for duty in row.duties:
+        parts.append(_probe_table(duty, row, cells, sights, shown))
+        shown |= {*duty.checks}
     return "\n".join(parts)
 
 
-def _probe_table(duty: Probe, measures: dict[str, Check], rows: dict[str, Row]) -> str:
-    name = duty.probe.partition("::test_")[2].replace("_", " ")
-    text = f"## {name.capitalize()}\n\n`probes/{duty.probe}`, tier {duty.tier}.\n\n"
-    text += "| measure | limit | self-test | finding |\n|---|---|---|---|\n"
-    for measure in duty.checks:
-        cells = rows[measure].cells
-        columns = [f"`{measure}`", limit_text(measures[measure])]
-        columns += ["<br>".join(cells[name]) for name in ("control", "finding")]
-        text += f"| {' | '.join(columns)} |\n"
+def _probe_table(
+    duty: Probe, row: CriterionRow, rows: dict[str, Row], sights: Sights, shown: set[Check]
+) -> str:
+    name = duty.probe.partition("::test_")[2]
+    text = f"## {name.replace('_', ' ').capitalize()}\n\nTier {duty.tier}. Name: `{name}`.\n"
+    if again := [check for check in duty.checks if check in shown]:
+        names = ", ".join(f"`{check}`" for check in again)
+        text += f"\nJudges again, with the limits above: {names}.\n"
+    text += f"\n| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n"
+    for check in duty.checks:
+        if check not in shown:
+            columns = [
+                f"`{check}`",
+                describe_failure(row, check),
+                limit_text(check),
+                ", ".join(find_needs(check)),
+                row.describe_control(check).replace("; ", "<br>"),
+                "<br>".join(f"`{code}`" for code in find_codes(check, rows[check], sights)),
+            ]
+            text += f"| {' | '.join(columns)} |\n"
     return text
 
 
 def limit_text(measure: Check) -> str:
     """Describe a measure's limit and why it holds."""
     limit = measure.fixed or measure.default
-    if limit is None:
-        return f"from {measure.from_run}" if measure.from_run else "if agreed"
-    return f"{limit}: {limit.because}"
+    if limit is not None:
+        return f"{limit}: {limit.because}"
+    if measure.ordered_by:
+        relation = {"at least": ">=", "chosen": "as in"}.get(measure.order, measure.order)
+        return f"{relation} `{measure.ordered_by}`"
+    return measure.from_run or "as agreed"
+
+
+def find_needs(measure: Check) -> list[str]:
+    """List what turns a measure on: keys of the contract, its limit, nodes, a tier."""
+    keys = sorted(measure.when.terms) if measure.when else []
+    needs = [WRITTEN.get(key, f"`{key}`") for key in keys]
+    needs += [f"`[HOSTS.{measure}]`"] * measure.only_agreed
+    if measure.when:
+        for nodes in (1, 2):
+            if not measure.when(Circumstances("soak", ALL_TERMS, nodes, on_gpu=True)):
+                needs = [*(one for one in needs if "nodes or more" not in one)]
+                needs.append(f"{nodes + 1} nodes or more")
+        if not measure.when(Circumstances("quick", ALL_TERMS, 3, on_gpu=True)):
+            needs.append("tier standard or soak")
+    return needs
+
+
+def find_codes(measure: Check, row: Row, sights: Sights) -> list[str]:
+    """Find the codes that stood alone with the measure, else those of the test with the least."""
+    alone = set()
+    for sight in sights.values():
+        codes = [one for one in sight.red if one in CATALOGUE]
+        if len(codes) == 1 and [one for one in sight.red if one not in codes] == [
+            f"HOSTS.{measure}"
+        ]:
+            alone.add(codes[0])
+    known = {AMONG_OTHERS[measure]} if measure in AMONG_OTHERS else alone
+    return sorted(known) or [code.strip("`") for code in row.cells["finding"]]

@@ -24,32 +24,44 @@ NAMES = {
 PLACE = re.compile(r"\{(\w+)\}")
 SELF_TESTS = Path(__file__).with_name("self_tests.toml")
 MEASURES_PAGE = REPO / "docs" / "reference" / "measures.md"
+# What makes a measure UNPROVEN that is never a failure.
+UNPROVEN_IF = {
+    "agreeing_sources": "byte counters and NCCL's log name different networks, or one of them names none",
+    "nodes_killed": "seatrial could not prove that the raylet died",
+    "sample_rate": "seatrial took too few samples",
+    "faults_injected": "seatrial could not plant the fault",
+    "public_entrances": "a public address of a node accepts requests without a token",
+}
 HEAD = """# Measures
 
-What each criterion measures, generated from `probes/*/criterion.py`. `seatrial contract check FILE --limits` shows the limits
-of your contract. A measure with a limit that is not met makes its criterion FAIL. A measure that was not read leaves it
-UNPROVEN.
+What each criterion measures. A limit that is not met makes its criterion FAIL. In {unproven} rows it is only UNPROVEN: the column
+*if it fails* says so. A measure without a value is UNPROVEN too.
+
+See the limits of your contract: `seatrial contract check FILE --limits`. See one row of this page: `seatrial explain FABRIC.busbw`.
+
+A *ratio* is shown in percent. In a contract, write it as a number: 10 % is `at_most = 0.10` with `unit = "ratio"`. `at_most = 10` is refused.
 
 The column *limit* says where a limit comes from ([how limits are derived](limits.md)):
 
 - *fixed*: it holds on every cluster. No contract may change it.
 - *default*: it holds unless the contract gives another.
 - *agreed*: the contract gives it. The column *because* names its key in `[cluster]`, or says what holds if the contract has no
-  limit.
-- *from the run*: it follows from the run's own set-up.
+  limit. *only noted* means: the report shows the value, and nothing judges it.
+- *from the run*: it follows from the run's own set-up. The column *because* says how.
 
 The column *if it fails* is what a report then says. `<value>` is the measured value. `<place>` is its node, link, rank or number
 of nodes. The unit *text* means that the value is one of some words. *number* is a value without a unit. *busbw* is the bus
 bandwidth of nccl-tests. The [glossary](glossary.md) explains the other words.
 
 The column *self-test* names the faults (controls) that a probe plants on your cluster, and that this measure must find. Below
-each table, a line says what each fault is. If a measure has no self-test, the column says why.
+each table, a line says what each fault is. *none* means: no planted fault makes this measure fail. The reason follows.
 """
 
 
 def write_measures() -> str:
     """Return the page: a table for each criterion."""
-    parts = [HEAD]
+    unproven = sum(only_doubts(row, check) for row in CRITERIA.values() for check in row.checks)
+    parts = [HEAD.format(unproven=unproven)]
     for id, row in CRITERIA.items():
         parts.append(f"## {id}: {row.title}\n")
         parts.append(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
@@ -67,9 +79,14 @@ def write_measures() -> str:
 def describe_failure(row: CriterionRow, measure: Check) -> str:
     """Return what a report says of a bad value, with names in the places of values."""
     text = row.headlines.get(measure) or measure.failing
-    if measure.doubted and not text:
-        return "(never a failure)"
+    if only_doubts(row, measure):
+        return f"UNPROVEN, not FAIL: {UNPROVEN_IF.get(measure, 'the limit is not met')}"
     return one_line(PLACE.sub(lambda place: NAMES[place[1]], text))
+
+
+def only_doubts(row: CriterionRow, measure: Check) -> bool:
+    """Return whether no bad value of it is recorded, so that it is UNPROVEN and never fails."""
+    return measure.doubted and measure not in row.headlines
 
 
 def read_self_tests() -> dict[str, dict[str, str]]:
