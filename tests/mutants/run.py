@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import json
 import os
 import random
 import shutil
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.mutants.imports import keep_warm, name_of, read_imports
 from tests.mutants.mutate import Mutant, mutants
@@ -55,8 +57,9 @@ RECORDED = {
     "probes/restart": "(killed_run or checkpoint or repeated)",
 }  # fmt: skip
 SLACK, LEAST_S = 5, 20.0  # times the tests' usual time that a mutant's may take, and at least
-FIRST_TESTS = 30  # of those that run a function: if all of them pass, whole files are tried
+FIRST_TESTS = 40  # of those that run a function: if all of them pass, the others are tried
 EXAMPLES = 20  # of a test by hypothesis, which draws 100 otherwise
+TIMES = "times"  # in the copy: the seconds of each test that was watched
 CACHE = ".mutants"  # in the copy: the tests that killed the last mutants of a module
 PR_SET_PDEATHSIG = 1  # prctl.h
 NONE_CHOSEN = 5  # pytest's exit code where -k leaves none of a file's tests
@@ -98,7 +101,8 @@ class Outcome:
 
 
 Key = tuple[tuple[str, ...], tuple[str, ...]]  # pytest's options, and the tests of one file
-Seen = tuple[float, Runs | None]  # how long these tests take, and what they run; None: they fail
+# How long these tests take, what they run (None: they fail), and how long each takes.
+Seen = tuple[float, Runs | None, Mapping[str, float]]
 
 
 def list_test_files(module: Module, root: Path = REPO) -> list[Key]:
@@ -176,15 +180,18 @@ class Worker:
         keep_warm(self.graph, "", self._names_of(tests))
         for path, lines in read_report(report).items():
             self._imported.setdefault(path, {}).update({line: [] for line in lines})
-        started = time.monotonic()
-        passed = self.run_tests(arguments, 600) == "survived"
+        started, times = time.monotonic(), self.copy / TIMES
+        passed = self.run_tests(arguments, 600, times) == "survived"
         seconds, runs = time.monotonic() - started, read_report(report)
         if passed:
-            each = runs.keys() | self._imported.keys()
-            return seconds, {p: {**self._imported.get(p, {}), **runs.get(p, {})} for p in each}
+            found = {
+                path: {**self._imported.get(path, {}), **runs.get(path, {})}
+                for path in runs.keys() | self._imported.keys()
+            }
+            return seconds, found, json.loads(times.read_text())
         self._stop_noting()  # they may look at the source
         sound = self.run_tests(arguments, 600) == "survived"
-        return seconds, {EVERY: {ALL: []}} if sound else None
+        return seconds, {EVERY: {ALL: []}} if sound else None, {}
 
     def _stop_noting(self) -> None:
         if self._sources:
@@ -235,12 +242,13 @@ class Worker:
     ) -> tuple[str, list[str]]:
         """Run what may notice a change of the function of this line; return the last tests too.
 
-        The first are single tests that were seen to run it.
+        The first are single tests that were seen to run it, the last their whole files.
         """
         mine = [one for one in watched if one.sees(line)]
         limit_s = max(LEAST_S, SLACK * sum(one.seconds for one in mine))
-        verdict, tests = "survived", list[str]()
-        for chosen in (seen_to_run(mine, line), [test for one in mine for test in one.tests]):
+        verdict, tests, seen = "survived", list[str](), seen_to_run(mine, line)
+        files = [test for one in mine for test in one.tests]
+        for chosen in (seen[:FIRST_TESTS], seen[FIRST_TESTS:], files):
             if chosen and verdict == "survived":
                 tests = [*module.options, *chosen]
                 verdict = self.run_tests(tests, limit_s)
@@ -265,11 +273,11 @@ class Worker:
         file.write_bytes(source)
         os.utime(file, (FIRST_TIME + self.written,) * 2)
 
-    def run_tests(self, tests: Sequence[str], limit_s: float) -> str:
-        """Run tests in a fork of this process."""
+    def run_tests(self, tests: Sequence[str], limit_s: float, times: Path | None = None) -> str:
+        """Run tests in a fork of this process; write how long each took to `times`."""
         pid = os.fork()
         if not pid:
-            _run_pytest(tests)
+            _run_pytest(tests, times)
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             if (ended := os.waitpid(pid, os.WNOHANG))[0]:
@@ -285,16 +293,22 @@ class Worker:
 def _watched(module: Module, seen: Mapping[Key, Seen], root: Path) -> Iterator[Watched]:
     """Yield what was seen of a module's tests.  RuntimeError where they fail without any mutant."""
     for key in list_test_files(module, root):
-        seconds, runs = seen[key]
+        seconds, runs, each = seen[key]
         if runs is None:
             raise RuntimeError(f"the tests of {module.path} fail without a mutant")
-        yield Watched(key[1], seconds, runs.get(module.path, runs.get(EVERY, {})))
+        yield Watched(key[1], seconds, runs.get(module.path, runs.get(EVERY, {})), each)
 
 
 def seen_to_run(watched: Sequence[Watched], line: int | None) -> list[str]:
-    """List the first tests that were seen to run a function: they notice most changes."""
-    found = [test for one in watched for test in one.runs.get(line or ALL, ())]
-    return [*dict.fromkeys(found)][:FIRST_TESTS]
+    """List the tests that were seen to run a function: one case of each test first, by its time."""
+    cases = Counter[str]()
+    found = list[tuple[int, float, str]]()
+    for one in watched:
+        for test in dict.fromkeys(one.runs.get(line or ALL, ())):
+            name = test.partition("[")[0]
+            found.append((cases[name], one.each.get(test, 0.0), test))
+            cases[name] += 1
+    return [*dict.fromkeys(test for _, _, test in sorted(found))]
 
 
 def _try_few_examples() -> None:
@@ -306,14 +320,30 @@ def _try_few_examples() -> None:
 
 
 class NamesTest:
-    """Plugin for `pytest.main`: names each test in the environment, for what the test starts."""
+    """Plugin for `pytest.main`: names each test in the environment, for what the test starts.
+
+    It writes the seconds of each test to `times`.
+    """
+
+    def __init__(self, times: Path | None = None) -> None:
+        self.times = times
+        self.seconds = Counter[str]()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Name the test that begins."""
         os.environ[TEST] = nodeid
 
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Add a phase of a test."""
+        self.seconds[report.nodeid] += report.duration
 
-def _run_pytest(arguments: Sequence[str]) -> None:
+    def pytest_sessionfinish(self) -> None:
+        """Write the seconds."""
+        if self.times:
+            self.times.write_text(json.dumps(self.seconds))
+
+
+def _run_pytest(arguments: Sequence[str], times: Path | None) -> None:
     """Run them and end this process, without a word."""
     die_with_parent()
     os.setsid()
@@ -330,5 +360,5 @@ def _run_pytest(arguments: Sequence[str]) -> None:
         options += ["--failed-first", "-o", f"cache_dir={CACHE}"]
         # Of what is warm: none of it needs pytest's own asserts.
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        code = int(pytest.main([*options, *arguments], plugins=[NamesTest()]))
+        code = int(pytest.main([*options, *arguments], plugins=[NamesTest(times)]))
     os._exit(code)

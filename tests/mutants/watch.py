@@ -34,11 +34,13 @@ class Watched:
 
     `runs` has the tests that were seen to run a function, by its line.  What a fixture or a cache
     keeps is run by the first of several tests, so that others may notice a change as well.
+    `each` has the seconds of single tests.
     """
 
     tests: tuple[str, ...]
     seconds: float
     runs: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    each: Mapping[str, float] = field(default_factory=dict)
 
     def sees(self, line: int | None) -> bool:
         """Return whether the function of this line is run; None is run by the import."""

@@ -13,7 +13,7 @@ import pytest
 
 from tests.mutants.__main__ import LEAST_COUNT, read_modules, read_reasons, share_out
 from tests.mutants.mutate import mutants
-from tests.mutants.run import FIRST_TESTS, Module, choose_mutants, seen_to_run
+from tests.mutants.run import Module, choose_mutants, seen_to_run
 from tests.mutants.watch import (
     ALL,
     Watched,
@@ -210,11 +210,16 @@ def test_functions_that_no_test_runs_are_named() -> None:
     assert names_never_run(SOURCE, [*tests, Watched(("z.py",), 1.0, {ALL: []})]) == set()
 
 
-def test_the_tests_of_a_function_are_few_and_each_is_named_once() -> None:
-    many = Watched(("test_x.py",), 1.0, {13: [f"test_x.py::test_{i % 40}" for i in range(99)]})
-    chosen = seen_to_run([many, Watched(("test_y.py",), 1.0, {9: ["test_y.py::test_a"]})], 13)
-    assert chosen == [f"test_x.py::test_{i}" for i in range(FIRST_TESTS)]
-    assert seen_to_run([many], None) == []
+def test_the_quickest_tests_of_a_function_come_first_and_each_is_named_once() -> None:
+    """Of a test with many cases, one comes before the second case of another."""
+    runs = {13: ["x::slow", "x::many[a]", "x::many[b]", "x::many[a]"], 9: ["x::other"]}
+    each = {"x::slow": 3.0, "x::many[a]": 0.2, "x::many[b]": 0.1}
+    watched = [
+        Watched(("test_x.py",), 4.0, runs, each),
+        Watched(("test_y.py",), 1.0, {13: ["y::quick"]}, {"y::quick": 0.1}),
+    ]
+    assert seen_to_run(watched, 13) == ["y::quick", "x::many[a]", "x::slow", "x::many[b]"]
+    assert seen_to_run(watched, None) == []
 
 
 def test_tests_are_split_by_their_files(tmp_path: Path) -> None:

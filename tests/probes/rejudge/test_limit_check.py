@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from probes.contract.contract import parse
-from probes.session.rejudge import LimitCheck, read_summary, read_verified
+from probes.session.rejudge import LimitCheck, read_summary, read_verified, read_whole
 from reports.run_folder.event_log import UnreadableRun
 from tests.support.run_edits import first_event, loosen_limit, put_value
 from tests.support.run_folders import Events, rewrite
@@ -80,6 +80,43 @@ def test_a_control_must_be_caught_by_the_limits_of_the_contract(run: Path) -> No
     write_anew(run, weaken)
     problems = read_summary(run).integrity.problems
     assert any("does not follow from its values and contract.toml" in one for one in problems)
+
+
+def test_a_control_must_have_the_limits_of_the_contract(run: Path) -> None:
+    """Its value breaks both limits, so that the fault counts as found by both."""
+
+    def tighten(lines: Events) -> None:
+        controls = [line["data"] for line in lines if line["event"] == "control"]
+        observed = [one for control in controls for one in control["observed"]]
+        next(one for one in observed if one["limit"]["high"] == 0)["limit"]["high"] = -1
+
+    write_anew(run, tighten)
+    problems = read_summary(run).integrity.problems
+    assert any("does not follow from its values and contract.toml" in one for one in problems)
+
+
+def test_a_page_that_was_changed_is_a_problem_of_the_whole_folder(run: Path) -> None:
+    assert read_whole(run).integrity.problems == []
+    page = run / "report.html"
+    page.write_text(page.read_text().replace("</body>", "<p>ACCEPTED</p></body>"))
+    write_anew(run)
+    assert read_summary(run).integrity.problems == []
+    assert any("report.html" in one for one in read_whole(run).integrity.problems)
+
+
+def test_an_event_that_cannot_be_judged_is_a_difference(tmp_path: Path) -> None:
+    """It comes from a file that anybody may have written."""
+    agreed = parse(b"schema = 1\n", "c.toml")
+    (tmp_path / "contract.toml").write_bytes(agreed.text)
+    check = LimitCheck(tmp_path)
+    check.see({"event": "probe_started", "data": {}})
+    assert check.differences == [], "nothing began yet"
+    start = {"id": "r", "contract": agreed.facts().model_dump(mode="json")}
+    check.see({"event": "run_started", "data": {**start, "versions": {"seatrial": "1"}}})
+    check.see({"event": "run_started", "data": {**start, "versions": {"seatrial": "2"}}})
+    assert check.wrote == {"seatrial": "1"}, "the first beginning counts"
+    check.see({"event": "measurement", "probe": "p", "data": {}})
+    assert any("an event measurement cannot be judged again" in one for one in check.differences)
 
 
 def test_doubts_of_another_version_count_what_differs(run: Path) -> None:
