@@ -110,8 +110,9 @@ class LaunchTerms(BaseModel):
             raise ValueError("values: expected texts of the guide, found an empty one")
         if not any(COMMAND in value for value in self.values.values()):
             raise ValueError(
-                f'values: expected one with {COMMAND}, as "python train.py" = "{COMMAND}": the '
-                "user's job, whose ranks are judged, replaces that of the guide"
+                f"values: expected a value with {COMMAND}, found none. Add one for the job, such "
+                f'as "python train.py" = "{COMMAND}": seatrial runs its own job in its place, and '
+                "judges that job's ranks"
             )
         return self
 
@@ -334,7 +335,7 @@ class ClusterTerms(BaseModel):
     )
     launch: LaunchTerms = about(LaunchTerms(), "The table [launch], separate from [cluster].")
     queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = about(
-        None, "Gang scheduler of pods above Ray, if there is one."
+        None, "Scheduler of Kubernetes that starts all pods of the Ray cluster or none."
     )
     components: dict[str, str | int] | None = about(
         None,

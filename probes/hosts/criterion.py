@@ -64,7 +64,7 @@ NODES_WITH_FEWER_GPUS = none_of(
 )
 NVML_ERRORS = none_of(
     "nvml_errors", "errors", "a GPU that does not answer NVML cannot be trusted", when=NVML_THERE,
-    failing="GPUs do not answer NVML{on}: {value}",
+    failing="NVML cannot read GPUs{on}: {value}",
 )
 HEALTH_ERRORS = no_gpu(
     "health_errors", "a query that fails hides the state of its GPU",

@@ -276,7 +276,7 @@ class NodeGpus:
             else:
                 parts.append(f"{source} is not compared")
         if self.assigned not in (None, 1):
-            parts.append(f"a worker that owns 1 GPU sees {self.assigned}")
+            parts.append(f"a worker that Ray gave 1 GPU sees {self.assigned}")
         return f"{self.name}: {', '.join(parts)}"
 
 

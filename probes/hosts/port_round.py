@@ -141,7 +141,8 @@ class PortRound(ActorSet):
             return TriedPort(GCS, one.target, host.strip("[]"), int(number), proof)
         if one.kind == JOB:
             if opened["job"] is None:
-                return f"{node['name']} cannot listen on {node['address']}: {opened['error']}"
+                host, address = node["name"], node["address"]
+                return f"{host} cannot listen on its address {address}: {opened['error']}"
             return TriedPort(JOB, one.target, node["address"], opened["job"], opened["token"])
         port = opened["worker"] if one.kind == WORKER else node["ports"][one.kind]
         if not port:

@@ -328,7 +328,7 @@ def test_endpoints_keep_to_the_authentication(cluster, terms, measure):
     asked = endpoints.ask_cluster(cluster, client_port)
     mode, reason = endpoints.find_mode(asked, terms.authentication)
     measure.covered(describe_coverage(asked, mode, reason, client_port))
-    caption = "endpoints of Ray, and what each does with a request without its token"
+    caption = "endpoints of Ray, and whether each accepts a request without the token"
     kept = [{**vars(one.endpoint), **vars(one.answers)} for one in asked]
     measure.keep("endpoints.json", kept, caption=caption)
     endpoints.judge_endpoints(asked, mode, measure)

@@ -261,8 +261,8 @@ def check_connected(job: AnnouncedJob, row: Row) -> Problem | None:
         return None
     address = row.get("master")
     if address is None:
-        found = f"it did not connect to {row['MASTER_ADDR']}:{row['MASTER_PORT']} while it trained"
-        return Problem(found, "a connection to rank 0, whose TCPStore listens there")
+        found = f"it trained without a connection to {row['MASTER_ADDR']}:{row['MASTER_PORT']}"
+        return Problem(found, "a connection: rank 0's TCPStore listens there")
     elsewhere = job.several_hosts and row.get("node") != first.get("node")
     if elsewhere and is_loopback(address):
         found = f"{row['MASTER_ADDR']} resolves to {address}"

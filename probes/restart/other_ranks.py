@@ -128,7 +128,8 @@ def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
     )
     leak, note = finding("RESTART-LEAK", cause), "the run never logged that it waits"
     judge_or_explain(measure, check.HELD_WHILE_WAITING, repair.held, leak, note=note)
-    measure.covered(f"the waiting run logged: {'; '.join(repair.messages) or 'nothing'}")
+    logged = f'"{"; ".join(repair.messages)}"' if repair.messages else "nothing"
+    measure.covered(f"while it waited, the run logged {logged}")
 
 
 def control_silent_wait(loss: NodeLoss, silent: NodeRepair, measure: Recorder) -> None:

@@ -113,7 +113,7 @@ NODE_LOSSES = [
 ]
 LAUNCHER_KILLED = FaultScenario(
     name="launcher-killed",
-    summary="SIGKILL of the launcher; the same command is run again",
+    summary="the launcher is killed (SIGKILL), and the same command is run again",
     faults=(Fault("step", 5),),
     changes={"pace_s": 1.0},  # a launcher logs its ranks' steps late, and they must still run
     resume_step=None,

@@ -24,7 +24,7 @@ SPEED_IN_TOKENS = When(judges_tokens)
 
 EFFICIENCY = Check(
     "efficiency", "ratio", better="higher",
-    without_limit="UNPROVEN if the contract has no limit; without any contract: 80 %",
+    without_limit="UNPROVEN; in a run without a contract: 80 %",
 )
 # Both are of the median node, running alone.  Without an agreed limit `mfu` gets a limit derived
 # from the GPU's name.

@@ -132,7 +132,7 @@ class Gang:
 
     def _request_group(self) -> None:
         # pg.wait, not pg.ready(): the latter runs a task in the group first.
-        label = f"a gang of {self.size} {self.resource}s ({self.strategy})"
+        label = f"a gang of {self.size} x {self.resource} ({self.strategy})"
         try:
             self._group = ray.util.placement_group(
                 [{self.resource: 1}] * self.size, strategy=self.strategy, name=self.name

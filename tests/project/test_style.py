@@ -43,19 +43,19 @@ BUDGET = {
     # in bounded memory.
     "probes/cluster": 3366,  # nodes with a rare version are suspects; tunnels
     # Keys of a contract say what holds without them.
-    "probes/contract": 1367,  # where a guide may come from, and its hash
+    "probes/contract": 1368,  # where a guide may come from, and its hash
     "probes/environment": 813,
     "probes/fabric": 3330,
     "probes/faults": 340,
     "probes/gang": 2123,  # a control asks for no more than there is, until all is held
-    "probes/hosts": 5150,
+    "probes/hosts": 5151,
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
     "probes/launch": 2519,
     # rows.py reads what other programs report, as data; torch_calls.py compares a watchdog's lines.
     "probes/nccl": 2639,
-    "probes/restart": 1635,
+    "probes/restart": 1636,
     "probes/scaling": 961,
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a

@@ -237,7 +237,7 @@ def test_a_node_that_cannot_listen_proves_nothing_of_job_ports() -> None:
     result = run_names(cluster)
     assert not_passed(result) == {"closed_job_ports job ports": "UNPROVEN"}
     (one,) = [m for m in result.measurements if m.value is None and m.judged]
-    assert one.note == "n1 cannot listen on 10.0.0.2: Cannot assign requested address"
+    assert one.note == "n1 cannot listen on its address 10.0.0.2: Cannot assign requested address"
 
 
 def test_ports_that_ray_does_not_give_prove_nothing() -> None:
