@@ -13,7 +13,7 @@ import pytest
 
 from tests.mutants.__main__ import LEAST_COUNT, read_modules, read_reasons, share_out
 from tests.mutants.mutate import mutants
-from tests.mutants.run import Module, choose_mutants, seen_to_run
+from tests.mutants.run import FIRST_S, FIRST_TESTS, Module, choose_mutants, seen_to_run
 from tests.mutants.watch import (
     ALL,
     Watched,
@@ -210,7 +210,7 @@ def test_functions_that_no_test_runs_are_named() -> None:
     assert names_never_run(SOURCE, [*tests, Watched(("z.py",), 1.0, {ALL: []})]) == set()
 
 
-def test_the_quickest_tests_of_a_function_come_first_and_each_is_named_once() -> None:
+def test_the_quickest_tests_of_a_file_come_first_and_each_is_named_once() -> None:
     """Of a test with many cases, one comes before the second case of another."""
     runs = {13: ["x::slow", "x::many[a]", "x::many[b]", "x::many[a]"], 9: ["x::other"]}
     each = {"x::slow": 3.0, "x::many[a]": 0.2, "x::many[b]": 0.1}
@@ -218,8 +218,13 @@ def test_the_quickest_tests_of_a_function_come_first_and_each_is_named_once() ->
         Watched(("test_x.py",), 4.0, runs, each),
         Watched(("test_y.py",), 1.0, {13: ["y::quick"]}, {"y::quick": 0.1}),
     ]
-    assert seen_to_run(watched, 13) == ["y::quick", "x::many[a]", "x::slow", "x::many[b]"]
-    assert seen_to_run(watched, None) == []
+    quick = ["x::many[a]", "x::slow", "x::many[b]", "y::quick"]
+    assert seen_to_run(watched, 13) == (quick, [])
+    each["x::slow"] = FIRST_S
+    assert seen_to_run(watched, 13) == (["x::many[a]", "x::many[b]", "y::quick"], ["x::slow"])
+    assert seen_to_run(watched, None) == ([], [])
+    many = Watched(("test_x.py",), 1.0, {13: [f"x::test_{i}" for i in range(99)]})
+    assert [*map(len, seen_to_run([many], 13))] == [FIRST_TESTS, 99 - FIRST_TESTS]
 
 
 def test_tests_are_split_by_their_files(tmp_path: Path) -> None:
