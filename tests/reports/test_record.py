@@ -18,6 +18,7 @@ from reports.record import (
     Control,
     Criterion,
     ProbeResult,
+    RunProblem,
     RunRecord,
     node_facts,
 )
@@ -346,3 +347,10 @@ def test_only_facts_of_nodes_name_nodes() -> None:
         record = run(result(good()), more={"cluster": other})
         assert (record.cluster_name, record.node_names) == ("unknown", [])
         assert node_facts(record.cluster) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("teardown", "clean-up failed in a: b"), ("disk", "disk error in a: b")]
+)
+def test_a_problem_outside_the_tests_is_one_line(kind: str, text: str) -> None:
+    assert RunProblem(kind=kind, where="a", text="b").sentence() == text
