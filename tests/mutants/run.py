@@ -57,7 +57,7 @@ RECORDED = {
     "probes/restart": "(killed_run or checkpoint or repeated)",
 }  # fmt: skip
 SLACK, LEAST_S = 5, 20.0  # times the tests' usual time that a mutant's may take, and at least
-FIRST_TESTS, FIRST_S = 30, 4.0  # of those that run a function: if they pass, the others are tried
+FIRST_TESTS, FIRST_S = 30, 4.0  # of those that run a function: if they pass, whole files are tried
 EXAMPLES = 20  # of a test by hypothesis, which draws 100 otherwise
 TIMES = "times"  # in the copy: the seconds of each test that was watched
 CACHE = ".mutants"  # in the copy: the tests that killed the last mutants of a module
@@ -242,13 +242,13 @@ class Worker:
     ) -> tuple[str, list[str]]:
         """Run what may notice a change of the function of this line; return the last tests too.
 
-        The first are single tests that were seen to run it, the last their whole files.
+        The first are single tests that were seen to run it, the others whole files.
         """
         mine = [one for one in watched if one.sees(line)]
         limit_s = max(LEAST_S, SLACK * sum(one.seconds for one in mine))
         verdict, tests = "survived", list[str]()
         files = [test for one in mine for test in one.tests]
-        for chosen in (*seen_to_run(mine, line), files):
+        for chosen in (seen_to_run(mine, line), files):
             if chosen and verdict == "survived":
                 tests = [*module.options, *chosen]
                 verdict = self.run_tests(tests, limit_s)
@@ -299,8 +299,8 @@ def _watched(module: Module, seen: Mapping[Key, Seen], root: Path) -> Iterator[W
         yield Watched(key[1], seconds, runs.get(module.path, runs.get(EVERY, {})), each)
 
 
-def seen_to_run(watched: Sequence[Watched], line: int | None) -> tuple[list[str], list[str]]:
-    """List the tests that were seen to run a function: those to try first, and the others.
+def seen_to_run(watched: Sequence[Watched], line: int | None) -> list[str]:
+    """List quick tests that were seen to run a function: they notice most changes.
 
     File by file, because to collect one takes longer than most tests; in a file one case of each
     test comes first, by its time.
@@ -313,14 +313,12 @@ def seen_to_run(watched: Sequence[Watched], line: int | None) -> tuple[list[str]
             mine.append((cases[name], one.each.get(test, 0.0), test))
             cases[name] += 1
         found |= {test: seconds for _, seconds, test in sorted(mine)}
-    first, others, total = list[str](), list[str](), 0.0
+    chosen, total = list[str](), 0.0
     for test, seconds in found.items():
-        if len(first) < FIRST_TESTS and total + seconds <= FIRST_S:
-            first.append(test)
+        if len(chosen) < FIRST_TESTS and total + seconds <= FIRST_S:
+            chosen.append(test)
             total += seconds
-        else:
-            others.append(test)
-    return first, others
+    return chosen
 
 
 def _try_few_examples() -> None:
