@@ -22,7 +22,7 @@ Order = Literal["exactly", "at least", "chosen", ""]
 TASKS = "runs short tasks on each node"
 ALL_GPUS = "uses all GPUs, so other jobs wait"
 TRAFFIC = "fills the fabric with traffic"
-SPARE_RAYLETS = "adds its own raylets to the cluster, and kills them"
+SPARE_RAYLETS = "adds spare Ray nodes on the head's machine, and kills them"
 CHECKPOINTS = "writes checkpoints into the shared folder, and removes them"
 
 

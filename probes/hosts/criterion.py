@@ -462,7 +462,7 @@ PROBES = (
         CLOSED_JOB_PORTS),
         controls=(LOOPBACK_ADDRESS, LOOPBACK_NAME, LOOPBACK_INTERFACE, OTHER_NAME, CLOSED_PORT,
         OTHER_LISTENER),
-        disturbs=(TASKS, "opens ports on each node for some seconds"),
+        disturbs=(TASKS, "opens a TCP port on each node for some seconds"),
     ),
     Probe(
         "test_hosts.py::test_hosts_stay_healthy_to_the_end", tier="quick", usual_s=1,

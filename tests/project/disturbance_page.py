@@ -11,18 +11,15 @@ from tests.support.paths import REPO
 DISTURBANCE_PAGE = REPO / "docs" / "use" / "disturbance.md"
 HEAD = """# What a run does to your cluster
 
-This page is generated from the `criterion.py` of each criterion. `seatrial plan` prints the same
-for your contract and tier.
+`seatrial plan` prints the same for your contract and tier.
 
 - **Needs:** {needs}.
   `seatrial doctor` says what stands in the way, and disturbs nothing. `--wait-for-room 30m`
   waits for other jobs, and names what holds the GPUs.
 - **One run at a time.** A second one waits with `--wait-for-room`, or ends with exit code 4.
-  `--cluster auto` never joins the temporary cluster (`local:N`) of another run.
-  Before its first probe a run says which GPUs others hold.
 - **A run removes what it made** on the cluster, also after Ctrl-C, SIGTERM, and SIGKILL of the
-  driver. If the cleanup is killed too, for example by a reboot, `seatrial cleanup` lists and
-  removes what is left. The run folder stays.
+  driver. The run folder stays. If the cleanup is killed too, for example by a reboot,
+  `seatrial cleanup` lists what is left, and changes nothing. `seatrial cleanup --remove` removes it.
 - **Other jobs** are never stopped, and none of their files is touched. A job that asks for
   GPUs while a probe has them waits until the probe ends.
 
@@ -34,7 +31,7 @@ prints the time of each probe.
 
 | tier | complete run | for |
 |---|---|---|
-| quick | {quick} | a first look, and CI |
+| quick | {quick} | a first look; [CI](ci.md#examples), with a contract of this tier |
 | standard | {standard} | a handover |
 | soak | 46 min in one run | rare faults |
 
@@ -47,20 +44,27 @@ are 16 GPU hours. `--only` runs a part, which accepts nothing.
 |---|---|---|
 | to join Ray as a driver, with its token where it asks for one | the head, or the machine that submits | everything |
 | to write a folder `runs/` | where the suite runs | the run folder |
-| root, or `user = "own"` in the contract's `[launch]` | where the suite runs | LAUNCH works as another user |
+| root | where the suite runs | LAUNCH types the guide as another user. Without root, set `user = "own"` in the contract's `[launch]`: it is then typed as the user that runs seatrial. |
 | to read NVML | workers | HOSTS and GANG on GPUs |
 | to open RDMA devices, and to lock memory | workers | FABRIC, where RDMA is agreed |
 | to write the contract's `shared` folder | workers | RESTART, SCALING and HOSTS |
-| to open ports above 1024 between nodes | workers | all jobs of ranks: [which](security.md#ports) |
+| to use all TCP and UDP ports above 1024 between nodes | all nodes | Ray and jobs of ranks: the kernel chooses [their ports](security.md#ports) |
 
-Workers do not need root; in a container, RDMA may need it (`IPC_LOCK`). No setting of a node is changed, no link is shaped and no disk is
-filled.
+Workers do not need root; in a container, RDMA may need it (`IPC_LOCK`). No account and no setting of a node is changed, no
+link is shaped and no disk is filled.
 
 ## What another job feels
 
-[Measurements](../develop/measurements.md#what-another-job-feels) has the steps of another job, test by test. What
-follows is what each criterion does; `seatrial plan` has each test, with its usual time.
+[Measurements](../develop/measurements.md#what-another-job-feels) shows how much slower another job became during each test.
+`seatrial plan` lists each test, with its usual time.
 """
+
+
+def describe_tier(shortest: str) -> str:
+    """Say which tiers do something, where not all do."""
+    if shortest == TIERS[-1]:
+        return f" (only in tier {shortest})"
+    return "" if shortest == TIERS[0] else f" (from tier {shortest} on)"
 
 
 def write_disturbance() -> str:
@@ -76,9 +80,6 @@ def write_disturbance() -> str:
         for duty in sorted(CRITERIA[id].duties, key=lambda duty: TIERS.index(duty.tier)):
             for text in disturbances_of(duty.probe):
                 said.setdefault(text, duty.tier)
-        parts += [
-            f"- {text}{f' (from tier {tier} on)' * (tier != TIERS[0])}"
-            for text, tier in said.items()
-        ]
+        parts += [f"- {text}{describe_tier(tier)}" for text, tier in said.items()]
         parts.append("")
     return "\n".join(parts)

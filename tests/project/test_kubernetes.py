@@ -1,4 +1,11 @@
-"""The manifests fit their CRDs (cut down in schemas/), agree with each other, do what is said."""
+"""The manifests fit their CRDs (cut down in schemas/), agree with each other, do what is said.
+
+Other sources of docs/use/kubernetes.md: KubeRay's volcano_scheduler.go (PodGroup, minMember,
+minResources), its raycluster_controller.go (when a cluster is `ready`) and API reference of 1.6.2.
+Kueue's rayjob_controller.go and rayjob_webhook.go (pod sets, suspend, shutdownAfterJobFinishes),
+its guide "Setup All-or-nothing with ready Pods", and its release notes of 0.19 and 0.20.  Ray's
+guides for Kueue, Volcano and KAI, and job_supervisor.py of 2.60 (the message with the exit code).
+"""
 
 from __future__ import annotations
 
