@@ -25,7 +25,7 @@ from probes.findings import join_names
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.rank_environment import LEADING
 from reports.measurement import Verdict
-from reports.numbers import percent, quantity
+from reports.numbers import percent, quantity, size_text
 from scaling.collectives.line_rate import line_rate
 from scaling.collectives.node_groups import MESSAGE_BYTES
 from scaling.collectives.operations import OPERATIONS
@@ -286,7 +286,7 @@ def forced_run_is_slower(
         return None, f"{message}: set management_gbps in the contract"
     straight = next((row["busbw"] for row in normal.rows if row["size"] == CHECK_SIZE), None)
     if straight is None:
-        return False, f"the normal run has no result for {CHECK_SIZE} bytes"
+        return False, f"no comparison: the normal run did not measure {size_text(CHECK_SIZE)}"
     message = f"normal run {quantity(straight, 'GB/s')}"
     if port_gbytes >= SLOWER_RATIO * straight:
         return None, f"{message}, which {terms.management} may reach too: bandwidth is not compared"

@@ -444,7 +444,7 @@ def try_groups(rig: FabricRig, run: SweepResult, pairs: PairSearch, unlocated: b
         judge_groups(groups, pairs.speed, measure, leaves)
         unlocated = unlocated and not (groups.nodes or groups.groups)
     else:
-        needs = f"{LARGE} nodes and --tier standard, or a slow all-reduce that no pair explains"
-        measure.covered(f"groups of nodes were not tested (requires {needs})")
+        when = f"in tier standard on {LARGE} nodes, or if all-reduce is slow and all pairs are fast"
+        measure.covered(f"groups of nodes were not tested (they are {when})")
     if unlocated:
         measure.explain(detect.slow_fabric_finding(run))

@@ -276,7 +276,7 @@ def find_missing_rails(
     findings = []
     for node, count in counts.items():
         if count and rates.get(node, best) < best:
-            message = f"{node}: its {count} rails run at {rates[node]:g} Gbit/s. "
+            message = f"{node}: each of its {count} rails runs at {rates[node]:g} Gbit/s. "
             message += f"Other nodes: {best:g} Gbit/s"
         elif count < expected:
             message = f"{node}: {count} of {expected} rails are active and allowed by NCCL_IB_HCA"

@@ -239,7 +239,7 @@ LOST_LINES = Check(
 )
 LOST_UPDATES = Check(
     "lost_updates", "updates", better="lower", when=SHARED_BY_NODES, only_agreed=True,
-    failing="updates that several nodes make under a file lock are lost: {value}",
+    failing="updates under a file lock are lost: {value}",
 )
 FAILED_SHARDS = none_of(
     "failed_shards", "nodes", "each node writes and reads its part of a checkpoint",

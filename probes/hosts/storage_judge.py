@@ -433,8 +433,8 @@ def control_slow_node(
     did = [{id for id, one in rows.items() if one["done"]} for rows in timings.values()]
     members = [id for id in storage.sharing if all(id in ids for ids in did)]
     if len(members) < 2 or not timings:
-        fault = "a node pauses while it writes and reads"
-        measure.control(check.SLOW_NODE, fault, None, saw="no two nodes wrote and read")
+        fault = "a node pauses while it writes and reads in the shared folder"
+        measure.control(check.SLOW_NODE, fault, None, saw="no two nodes wrote and read there")
         return
     victim = members[-1]
     works = []

@@ -276,7 +276,7 @@ def test_no_gpu_slows_down_under_load(cluster, tier, measure):
         measure.covered(fleet.coverage())
         parts = compute_controls.run_long(fleet, tier)
         kept = describe_parts(fleet, parts)
-        measure.keep("long_work.json", kept, caption="rates of every accelerator, part by part")
+        measure.keep("long_work.json", kept, caption="speed of each accelerator, from begin to end")
         sums = fleet.check_sums(fleet.working)
         compute_judge.judge_errors(fleet, sums, parts, measure)
         compute_controls.judge_drift(fleet, parts, measure)

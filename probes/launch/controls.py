@@ -118,7 +118,7 @@ def control_job_network(
 ) -> None:
     """Check that the job which is forced off the agreed fabric is seen to leave it."""
     fabric, where = path.terms.fabric or "", path.terms.management or "TCP sockets"
-    nowhere = "the contract names no second network: set `management` in its [cluster] table"
+    nowhere = "the contract names no second network: set `management` in [cluster]"
     plant(
         measure,
         check.JOB_ON_ANOTHER_NETWORK,

@@ -202,8 +202,8 @@ def why_not_typed(terms: ClusterTerms, uid: int | None, why_same: str) -> str:
     if uid is not None or terms.launch.document is None:
         return ""
     what = (
-        f"the commands of the operator's guide {terms.launch.document} do not run on this host, "
-        f"because seatrial cannot run them as another user ({why_same})"
+        f"seatrial does not run the commands of the operator's guide {terms.launch.document} on "
+        f"this host, because they need another user ({why_same})"
     )
     agreed, setting = terms.launch.user == "own", 'user = "own" in the contract\'s [launch]'
     if 0 in (os.getuid(), os.geteuid()):

@@ -171,7 +171,7 @@ def control_bad_base(
     without = {check.MFU, check.TOKENS_PER_S} - {test.name for test in limited}
     for name, fault in faults.items():
         unlimited = name == check.SLOW_BASE and not limited
-        saw = "no limit for one node's speed is known" if unlimited else ""
+        saw = "the contract has no limit for one node's speed" if unlimited else ""
         rig.measure.control(name, fault, None if unlimited else trial, saw=saw, without=without)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import gc
 import json
 import os
 import random
@@ -158,6 +159,9 @@ class Worker:
         os.chdir(copy)
         # Tests that start Python elsewhere get the mutant too, before an installed seatrial.
         os.environ |= {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+        # What pytest made of a test is kept for the next mutant.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        sys.dont_write_bytecode = False
         sys.path[:] = [str(copy), *(path for path in sys.path if path not in ("", str(REPO)))]
         _forget_ours()
         for name in HEAVY:
@@ -275,6 +279,7 @@ class Worker:
 
     def run_tests(self, tests: Sequence[str], limit_s: float, times: Path | None = None) -> str:
         """Run tests in a fork of this process; write how long each took to `times`."""
+        gc.freeze()  # pytest collects thrice, and what is warm (torch, Ray) has a million objects
         pid = os.fork()
         if not pid:
             _run_pytest(tests, times)

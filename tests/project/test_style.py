@@ -45,14 +45,14 @@ BUDGET = {
     # Keys of a contract say what holds without them.
     "probes/contract": 1368,  # where a guide may come from, and its hash
     "probes/environment": 813,
-    "probes/fabric": 3330,
+    "probes/fabric": 3334,
     "probes/faults": 340,
     "probes/gang": 2123,  # a control asks for no more than there is, until all is held
     "probes/hosts": 5151,
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
-    "probes/launch": 2519,
+    "probes/launch": 2522,
     # rows.py reads what other programs report, as data; torch_calls.py compares a watchdog's lines.
     "probes/nccl": 2639,
     "probes/restart": 1636,

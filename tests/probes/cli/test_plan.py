@@ -66,7 +66,7 @@ def test_a_plan_says_whose_commands_are_typed_and_as_whom(
     monkeypatch.setattr("probes.launch.shell.why_no_other_user", lambda own_guide: "no right to")
     monkeypatch.setattr("os.getuid", lambda: 0)
     theirs = section(plan("--contract", "./c.toml").output, "LAUNCH")
-    assert "of the operator's guide https://x.example/g.md do not run on this host" in theirs
+    assert "commands of the operator's guide https://x.example/g.md on this host, because" in theirs
     assert "commands" not in section(plan("--contract", "lab").output, "FABRIC")
 
 

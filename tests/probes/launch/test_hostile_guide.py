@@ -134,8 +134,8 @@ def follow(who: str, guide: str, agreed: str, place: Path) -> str:
 
 FOLLOW = "tests.probes.launch.follow_guide"
 NONE = (
-    "refused: the commands of the operator's guide {} do not run on this host, because seatrial "
-    "cannot run them as another user"
+    "refused: seatrial does not run the commands of the operator's guide {} on this host, because "
+    "they need another user"
 )
 REFUSED = {
     ("root without rights", "own"): f"{NONE} (a test command (`true`) failed as another user: "

@@ -34,10 +34,10 @@ def test_steps_that_tell_nothing_are_not_equal() -> None:
     silent = [{"rank": 0, "steps": [{"step": 1}, {"step": 2, "loss_hex": None, "ids": [1]}]}]
     found = compare_steps(silent, silent)
     assert (found.unequal, found.compared, found.count) == ([], 0, None)
-    lack = "steps have no loss, gradient norm or samples in the result"
-    assert found.doubt == f"2 of 2 {lack}"
+    lack = "loss value, gradient norm or samples are missing:"
+    assert found.doubt == f"{lack} 2 of 2 steps"
     half = compare_steps(run([1.0, 2.0]), run([1.0, 2.0])) + found
-    assert (half.count, half.doubt) == (None, f"2 of 4 {lack}")
+    assert (half.count, half.doubt) == (None, f"{lack} 2 of 4 steps")
 
 
 @pytest.mark.parametrize(("second", "keys"), [(1.25, []), (1.5, ["loss"]), (None, ["loss"])])

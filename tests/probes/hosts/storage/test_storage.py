@@ -224,7 +224,7 @@ def test_controls_that_cannot_be_planted_say_why(root: Path) -> None:
         "lost files": "no two nodes share the folder",
         "careless node": "no two nodes share the folder",
         "no folder": "n2 does not answer",
-        "slow node": "no two nodes wrote and read",
+        "slow node": "no two nodes wrote and read there",
     }
     cluster = SimulatedStorage(root / "share", 3)
     cluster.silent.add(("id2", "do_all_work"))
