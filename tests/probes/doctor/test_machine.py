@@ -118,7 +118,7 @@ def test_whose_commands_are_typed_and_as_whom_is_named(monkeypatch: pytest.Monke
     assert "(user id 1000: no right to)" in ask_user(terms["ours"], "no right to").found
     refused = ask_user(terms["theirs"], "no right to")
     assert (refused.state, refused.criteria) == (UNPROVEN, ("LAUNCH",))
-    assert refused.found.endswith("cannot run them as another user (no right to)")
+    assert refused.found.endswith("they need another user (no right to)")
     assert refused.do == 'Run seatrial as root, or set user = "own" in the contract\'s [launch]'
     monkeypatch.setattr("os.getuid", lambda: 0)
     refused = ask_user(terms["own"], "no right to")

@@ -294,6 +294,6 @@ def test_no_path_types_a_guide_that_may_not_be_typed(
     path = theirs(shell.User(tmp_path, why_same="no right to"), f"touch {tmp_path}/typed")
     launch = path.terms.launch.model_copy(update={"user": agreed})
     path = replace(path, terms=path.terms.model_copy(update={"launch": launch}))
-    with pytest.raises(GuideError, match=r"cannot run them as another user .no right to"):
+    with pytest.raises(GuideError, match=r"they need another user .no right to"):
         path.follow()
     assert list(tmp_path.iterdir()) == []
