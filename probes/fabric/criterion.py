@@ -220,11 +220,7 @@ PROBES = (
         controls=(WRONG_ELEMENT, SLOW_COLLECTIVE, CLOSED_DOOR, LARGE_PACKETS, DOCTORED_PORT,
         LATE_CALL, BAD_SENDER, SLOW_INSIDE, DOCTORED_COUNTERS, WRONG_NETWORK, OTHER_REPORT,
         HARMFUL_VARIABLE),
-        disturbs=(
-            ALL_GPUS, TRAFFIC,
-            "forces all-reduces onto the control network, which Ray uses too, for some seconds",
-            "opens some TCP and UDP ports on each node for about 2 minutes",
-        ),
+        disturbs=(ALL_GPUS, TRAFFIC, "forces all-reduces onto the control network, which Ray uses too, for some seconds", "opens some TCP and UDP ports on each node for about 2 minutes"),
     ),
 )
 

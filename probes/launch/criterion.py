@@ -141,10 +141,7 @@ PROBES = (
         RANKS_WITH_OTHER_WEIGHTS, RANKS_WITH_OTHER_VALIDATION, MISPLACED_SAMPLES, METRIC_ERROR,
         LOSS_RATIO, WRONG_EXPORTS, EXPORT_ERROR, SHARE_ON_AGREED_NETWORK),
         controls=(WRONG_GUIDE, OWN_USER, MISSING_VARIABLE, PLANTED_ERRORS, JOB_ON_ANOTHER_NETWORK),
-        disturbs=(
-            ALL_GPUS, "submits jobs of 20 training steps each, from a temporary home folder",
-            "as root: types the guide under an unused user id on this host, and removes what that user left",
-        ),
+        disturbs=(ALL_GPUS, "submits jobs of 20 training steps each, from a temporary home folder", "as root: types the guide under an unused user id on this host, and removes what that user left"),
     ),
     Probe(
         "test_failing_job.py::test_a_failing_job_says_why",
