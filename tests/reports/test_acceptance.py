@@ -15,7 +15,7 @@ from reports.acceptance import (
     summary_sentence,
     with_problems,
 )
-from reports.measurement import Measurement
+from reports.measurement import Measurement, Verdict
 from reports.record import Criterion, RunRecord, Waiver
 from reports.run_folder.event_log import SUMS
 from reports.run_folder.integrity import Integrity
@@ -39,21 +39,24 @@ LOCAL = Criterion(id="LOCAL", title="t", how="h", required=False, not_provable=H
 
 
 @pytest.mark.parametrize(
-    ("results", "informs"),
+    ("results", "informs", "is_expected"),
     [
-        ([result(good())], True),
-        ([result()], True),  # it ended, and proves nothing, as was to be expected
-        ([], False),
-        ([result(good(), state="error")], False),
-        ([result(good()), result(good(), state="skipped")], False),
-        ([result(good(0))], False),
+        ([result(good())], True, True),
+        ([result()], True, True),  # it ended, and proves nothing, as was to be expected
+        ([], False, True),
+        ([result(state="not run")], False, True),
+        ([result(good(), state="error")], False, False),
+        ([result(good()), result(good(), state="skipped")], False, False),
+        ([result(good(0))], False, False),
     ],
 )
 def test_a_row_that_cannot_be_proven_informs_where_it_ended_without_failure(
-    results: list[Any], informs: bool
+    results: list[Any], informs: bool, is_expected: bool
 ) -> None:
     here = [one.model_copy(update={"criterion": "LOCAL"}) for one in results]
-    assert row(with_criteria(run(*here), LOCAL), "LOCAL").is_only_information is informs
+    local = row(with_criteria(run(*here), LOCAL), "LOCAL")
+    assert local.is_only_information is informs
+    assert (local.sentence == "this cluster cannot prove it") is is_expected
     provable = LOCAL.model_copy(update={"not_provable": ""})
     assert row(with_criteria(run(*here), provable), "LOCAL").is_only_information is False
 
@@ -240,3 +243,18 @@ def test_the_decision_has_a_word_for_its_exit_code(
 ) -> None:
     summary = with_problems(load_summary(RECORDINGS / recording), problems)
     assert (summary.word, summary.exit_code) == (word, code)
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("healthy-atlas", Verdict.MARGINAL),
+        ("tcp-fallback", Verdict.FAIL),
+        ("killed-run", Verdict.UNPROVEN),  # exit code 2
+        ("teardown", Verdict.UNPROVEN),  # 3
+        ("hostile", Verdict.UNPROVEN),  # 4
+        ("empty", Verdict.UNPROVEN),
+    ],
+)
+def test_only_a_run_that_proves_or_fails_is_coloured_so(name: str, verdict: Verdict) -> None:
+    assert load_summary(RECORDINGS / name).shown_verdict is verdict
