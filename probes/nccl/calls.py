@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ from pydantic import AfterValidator
 
 from probes.findings import join_names
 from probes.nccl import evidence
+from probes.nccl.evidence import message_findings, one_finding
 from probes.nccl.job import MatchedMessage
 from probes.nccl.log import Log
 from probes.nccl.patterns import read_phrases
@@ -90,47 +92,45 @@ def uncertain_kinds() -> dict[str, str]:
     return found | {"unknown": UNKNOWN}
 
 
-def other_errors(log: Log) -> list[Finding]:
+def other_errors(log: Log) -> Iterator[Finding]:
     """Find errors whose text is not known here, or that only follow from another rank's.
 
     A warning of a rank that is done, in a job without a failed call, is none.  Nor is the failed
     call of a rank that is done, unless it is a collective, or the thread that sends.
     """
     traces = [m for m in log.hits["trace"] if log.joined(m.rank).stuck or LATE.search(m.detail)]
-    raised = log.reported("report")
-    if traces or raised or any(log.hits[kind] for kind in FOLLOW_UPS):
+    follow_ups = [m for kind in FOLLOW_UPS for m in log.hits[kind]]
+    if traces or log.reported("report") or follow_ups:
         for kind, problem in uncertain_kinds().items():
             if hits := log.hits[kind]:
                 remedy = read_remedies().errors.get(kind, "")
-                return evidence.message_findings(
-                    "NCCL-ERROR", problem, hits, quote=True, remedy=remedy
-                )
+                return message_findings("NCCL-ERROR", problem, hits, remedy)
     if hits := log.hits["last-error"]:
-        return evidence.message_findings("NCCL-ERROR", UNKNOWN, hits, quote=True)
-    if hits := [m for kind in FOLLOW_UPS for m in log.hits[kind]]:
-        return _follow_up(log, hits)
+        return message_findings("NCCL-ERROR", UNKNOWN, hits)
+    if follow_ups:
+        return _follow_up(log, follow_ups)
     if hits := _silent_connections(log):
         problem = "a TCP connection failed at the start of NCCL, and no line names its peer"
-        return evidence.message_findings("INIT-BOOTSTRAP", problem, hits, quote=True)
+        return message_findings("INIT-BOOTSTRAP", problem, hits)
     return _unexplained(log, traces)
 
 
-def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
+def _follow_up(log: Log, hits: list[MatchedMessage]) -> Iterator[Finding]:
     """Report an error that began at another rank, or on the way to it."""
     peers, hosts = evidence.named_peers(log, hits), evidence.hosts_of(hits)
-    peer = join_names(peers) or "another rank"
+    peer = join_names(peers)
     if log.hits["peer-closed"]:
-        what = f"the connection to {peer} broke: the error began at this peer, or in the network"
+        where = f"the connection to {peer or 'another rank'} broke: the error began at this peer, "
+        what = f"{where}or in the network"
     else:
         where = f"at {peer}" if peers else "earlier, on this host or at another rank"
         what = f"a thread of NCCL failed: the error began {where}"
-    message = f"{join_names(hosts) or 'the job'}: {what} ({hits[0].detail})"
-    reports = log.reported("report", *ENDLESS)
-    message += f"; the job reports: {reports[0].text}" if reports else ""
+    message = evidence.name_hosts(hosts, f"{what} ({hits[0].detail})")
+    for one in log.reported("report", *ENDLESS)[:1]:
+        message += f"; the job reports: {one.text}"
     remedy = read_remedies().texts["follow_up"]
-    return evidence.one_finding(
-        "NCCL-ERROR", message, peers or hosts, evidence.first_lines(hits), remedy
-    )
+    lines = evidence.first_lines(hits)
+    yield one_finding("NCCL-ERROR", message, peers or hosts, lines, remedy)
 
 
 def _silent_connections(log: Log) -> list[MatchedMessage]:
@@ -146,27 +146,22 @@ def _silent_connections(log: Log) -> list[MatchedMessage]:
     return [m for m in log.hits["socket-trace"] if m.rank.writer[:2] in starts]
 
 
-def _unexplained(log: Log, traces: list[MatchedMessage]) -> list[Finding]:
+def _unexplained(log: Log, traces: list[MatchedMessage]) -> Iterator[Finding]:
     """Report a failed call by its result, and by the innermost frame of its trace."""
-    if not traces:
-        return []
-    first = _innermost(log, traces[0])
-    result = RESULT.search(first.detail)
-    kind = read_remedies().results.get(result[1] if result else "", "unknown result")
-    hits = list(dict.fromkeys([first, *traces]))
+    first = [_innermost(log, trace) for trace in traces[:1]]
+    results = [found[1] for one in first if (found := RESULT.search(one.detail))]
+    kind = read_remedies().results.get("".join(results), "unknown result")
+    hits = list(dict.fromkeys([*first, *traces]))
     problem = f"a call of NCCL failed ({kind}), and no line says why"
-    remedy = read_remedies().texts["trace"]
-    return evidence.message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
+    return message_findings("NCCL-ERROR", problem, hits, read_remedies().texts["trace"])
 
 
 def _innermost(log: Log, trace: MatchedMessage) -> MatchedMessage:
     """Find the first frame of a trace: the lines of one rank before it that have its result."""
-    result = RESULT.search(trace.detail)
-    inner = trace
+    result, inner = RESULT.findall(trace.detail)[:1], trace
     for hit in reversed(log.hits["inner-trace"]):
-        near = 0 < _line_number(inner) - _line_number(hit) < MAX_FRAMES
-        found = RESULT.search(hit.detail)
-        if hit.rank is trace.rank and near and found and result and found[1] == result[1]:
+        same = hit.rank is trace.rank and RESULT.findall(hit.detail)[:1] == result != []
+        if same and _is_near(hit, inner):
             inner = hit
     return inner
 
@@ -174,39 +169,38 @@ def _innermost(log: Log, trace: MatchedMessage) -> MatchedMessage:
 def is_at_end(log: Log, hit: MatchedMessage) -> bool:
     """Return whether a call failed while NCCL freed a communicator, whose next line says so."""
     return bool(FREEING.match(hit.detail)) and any(
-        one.rank.writer[:2] == hit.rank.writer[:2]
-        and 0 < _line_number(one) - _line_number(hit) < MAX_FRAMES
+        one.rank.writer[:2] == hit.rank.writer[:2] and _is_near(hit, one)
         for one in log.hits["reclaim"]
     )
 
 
-def _line_number(hit: MatchedMessage) -> int:
-    return int(hit.line.rpartition(":")[2])
+def _is_near(hit: MatchedMessage, later: MatchedMessage) -> bool:
+    first, last = (int(one.line.rpartition(":")[2]) for one in (hit, later))
+    return first < last < first + MAX_FRAMES
 
 
-def plugin_errors(log: Log) -> list[Finding]:
+def plugin_errors(log: Log) -> Iterator[Finding]:
     """Find errors of a network plugin that no finding about the network tells."""
-    hits = [
-        m for kind in ("plugin-failed", "efa") for m in log.hits[kind] if "Couldn't" in m.detail
-    ]
-    problem, remedy = "a network plugin failed", read_remedies().texts["plugin"]
-    return evidence.message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
+    found = [*log.hits["plugin-failed"], *log.hits["efa"]]
+    hits = [hit for hit in found if "Couldn't" in hit.detail]
+    remedy = read_remedies().texts["plugin"]
+    return message_findings("NCCL-ERROR", "a network plugin failed", hits, remedy)
 
 
-def torch_errors(log: Log) -> list[Finding]:
+def torch_errors(log: Log) -> Iterator[Finding]:
     """Report torch's errors about NCCL, what nccl-tests says of one, and the ranks they name."""
     reports = log.reported("report", *ENDLESS)
     if not reports:
-        return []
+        return
     behind = [one for one in reports if one.groups.get("behind")]
     shown = [*behind, *reports]
     message = f"the job reports: {join_names(dict.fromkeys(one.text for one in shown))}"
-    if hits := log.hits["last-error"]:
-        message += f" (last error: {hits[0].detail})"
+    for hit in log.hits["last-error"][:1]:
+        message += f" (last error: {hit.detail})"
     numbers = re.findall(r"\d+", " ".join(one.groups["behind"] for one in behind))
     suspects = [f"rank {number}" for number in dict.fromkeys(numbers)]
     errors, texts = read_remedies().errors, read_remedies().texts
-    advised = [one.row.advice or errors.get(one.row.kind, "") for one in reports]
+    advised = (one.row.advice or errors.get(one.row.kind, "") for one in reports)
     remedy = next(filter(None, advised), "")
     if compared := compare_calls(log.reported("work"), log.world_size):
         message = f"{compared.statement}; {message}"
@@ -214,34 +208,33 @@ def torch_errors(log: Log) -> list[Finding]:
         remedy = remedy or texts[compared.advice]
     if any(one.row.role in ENDLESS for one in reports):
         remedy = texts["desync"] if numbers else remedy or texts["timeout"]
-    lines = [one.line for one in shown]
-    return evidence.one_finding("NCCL-ERROR", message, suspects, lines, remedy)
+    yield one_finding("NCCL-ERROR", message, suspects, (one.line for one in shown), remedy)
 
 
-def reported_causes(log: Log) -> list[Finding]:
+def reported_causes(log: Log) -> Iterator[Finding]:
     """Find what a line of another program explains by itself: one finding of each row."""
-    return _reported_errors(log, "cause")
-
-
-def reported_follow_ups(log: Log) -> list[Finding]:
-    """Report an error that another program saw, and that began elsewhere."""
-    return _reported_errors(log, "follow-up")[:1]
-
-
-def _reported_errors(log: Log, role: str) -> list[Finding]:
-    findings, found = [], fatal(log, role)
+    found = fatal(log, "cause")
     for first in evidence.first_rows(found):
         alike = [one for one in found if one.row is first.row]
         ranks = dict.fromkeys(f"rank {one.rank}" for one in alike if one.rank)
-        places = (one.groups.get("node" if role == "cause" else "peer") for one in alike)
-        named = dict.fromkeys(filter(None, places))
-        suspects = ranks or named if role == "cause" else named
-        who = f"{join_names(ranks) or 'the job'}: " if role == "cause" else ""
-        message = f"{who}{first.sentence} ({first.text})"
-        remedy = first.fill(first.row.advice) or read_remedies().texts["follow_up"]
-        lines = [one.line for one in alike]
-        findings += evidence.one_finding(first.row.code, message, suspects, lines, remedy)
-    return findings
+        places = dict.fromkeys(node for one in alike if (node := one.groups.get("node")))
+        message = evidence.name_hosts(ranks, f"{first.sentence} ({first.text})")
+        yield _row_finding(alike, message, ranks or places)
+
+
+def reported_follow_ups(log: Log) -> Iterator[Finding]:
+    """Report an error that another program saw, and that began elsewhere."""
+    found = fatal(log, "follow-up")
+    for first in found[:1]:
+        alike = [one for one in found if one.row is first.row]
+        peers = dict.fromkeys(peer for one in alike if (peer := one.groups.get("peer")))
+        yield _row_finding(alike, f"{first.sentence} ({first.text})", peers)
+
+
+def _row_finding(alike: list[Reported], message: str, suspects: Iterable[str]) -> Finding:
+    row = alike[0].row
+    remedy = alike[0].fill(row.advice) or read_remedies().texts["follow_up"]
+    return one_finding(row.code, message, suspects, (one.line for one in alike), remedy)
 
 
 def fatal(log: Log, *roles: str, passed: bool = False) -> list[Reported]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from probes.findings import MAX_NAMES, finding, join_names
 from probes.nccl.job import MatchedMessage, Rank
@@ -23,21 +23,25 @@ def one_finding(
     lines: Iterable[str] = (),
     remedy: str = "",
     names: Mapping[str, object] | None = None,
-) -> list[Finding]:
-    """Make a list of one finding, with the first suspects and the first places."""
+) -> Finding:
+    """Make a finding with the first suspects and the first places."""
     first, places = [*suspects][:MAX_NAMES], [*lines][:MAX_LINES]
-    return [finding(code, message, first, evidence=places, remedy=remedy, names=names)]
+    return finding(code, message, first, evidence=places, remedy=remedy, names=names)
+
+
+def name_hosts(hosts: Iterable[str], problem: str) -> str:
+    """Return `hosts: problem`; hosts without a name are the job."""
+    return f"{join_names(hosts) or 'the job'}: {problem}"
 
 
 def message_findings(
-    code: str, problem: str, hits: list[MatchedMessage], *, quote: bool = False, remedy: str = ""
-) -> list[Finding]:
-    """Make one finding of all messages: `hosts: problem`, with `quote` and the first text."""
-    if not hits:
-        return []
-    hosts, detail = hosts_of(hits), f" ({hits[0].detail})" if quote else ""
-    message = f"{join_names(hosts) or 'the job'}: {problem}{detail}"
-    return one_finding(code, message, hosts, first_lines(hits), remedy)
+    code: str, problem: str, hits: list[MatchedMessage], remedy: str = "", *, quote: bool = True
+) -> Iterator[Finding]:
+    """Make one finding of all messages, if any: `hosts: problem`, with `quote` the first text."""
+    if hits:
+        hosts, detail = hosts_of(hits), f" ({hits[0].detail})" if quote else ""
+        message = name_hosts(hosts, f"{problem}{detail}")
+        yield one_finding(code, message, hosts, first_lines(hits), remedy)
 
 
 def hosts_of(hits: Iterable[MatchedMessage]) -> list[str]:

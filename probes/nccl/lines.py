@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from probes.nccl.other_lines import OtherLines
 from probes.nccl.patterns import SKIPPED_WORDS
+from probes.nccl.rows import RowReader
 
 CHUNK = 4 << 20  # bytes read at once: many lines, and little memory
 MAX_TOTAL = 4 << 30  # bytes of all files, unpacked: 8192 ranks with 0.5 MiB each
@@ -95,12 +96,12 @@ class LogLines:
     """The NCCL lines of one file, in order.
 
     Iterate for (writer, b"INFO" | b"WARN" | b"version", text). `line_number` is that of the last
-    line. After the end, `bytes`, `binary`, `truncated`, `repeated`, `others` and more describe
-    the rest of the file.
+    line. After the end, `bytes`, `binary`, `truncated`, `repeated` and more describe the rest of
+    the file. `others` takes the lines that are not NCCL's.
     """
 
-    def __init__(self, path: Path, max_bytes: int = MAX_TOTAL) -> None:
-        self.path = path
+    def __init__(self, path: Path, others: OtherLines, max_bytes: int = MAX_TOTAL) -> None:
+        self.path, self.others = path, others
         self.name = "stdin" if path == STDIN else path.name
         self.max_bytes = max_bytes
         self.bytes = 0
@@ -109,13 +110,13 @@ class LogLines:
         self.truncated = False
         self.overlong = False  # has NCCL's text in the lost part of a line that is too long
         self.repeated = 0  # lines that Ray's driver dropped as repetitions
-        self.others = OtherLines()
         self.has_lines = False  # has lines of NCCL, also such that nothing reads
+        self.is_foreign = False  # nothing in it is of NCCL, or tells of it
         # Who wrote lines of skipped words, and the count of lines at the last of them.
         self.seen: dict[LogWriter, int] = {}
         self.count = self.skipped = 0  # lines of NCCL so far, and those of skipped words
         self._writers: dict[bytes, LogWriter] = {}
-        self._hosts: dict[tuple[int, str], tuple[str, ...]] = {}  # hosts by process and device
+        self.processes: set[tuple[str, int]] = set()  # that wrote lines, if they are few
         self._chunk, self._line_count, self._counted_to, self._position = b"", 1, 0, 0
         self._prefix = b""  # text before the mark of the last line
 
@@ -133,6 +134,7 @@ class LogLines:
         return match[1] if match else b""
 
     def __iter__(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
+        self.others.file, before = self.name, self.others.count
         with _open(self.path) as raw:  # opened once: a pipe can be read only once
             gzipped = raw.peek(2)[:2] == b"\x1f\x8b"
             file = gzip.GzipFile(fileobj=raw) if gzipped else raw
@@ -142,6 +144,8 @@ class LogLines:
                 yield from self._scan()
                 self._position = len(self._chunk)
                 _ = self.line_number
+        self._chunk = b""
+        self.is_foreign = not (self.count or self.has_lines or self.others.count > before)
 
     def _read_chunks(
         self, file: BinaryIO | gzip.GzipFile, packed: BinaryIO | None
@@ -164,7 +168,7 @@ class LogLines:
                 pending = self._keep_end(tail, MAX_PENDING)
             self.truncated = bool(pending)
             # An error in a line that is cut off is one; a figure may be another.
-            self.others.rows.read(pending, self.line_number)
+            RowReader.read(self.others, pending, self.line_number)
             if b"NCCL WARN " in pending:
                 yield pending + b"\n"
         except (OSError, EOFError, zlib.error) as error:
@@ -247,7 +251,10 @@ class LogLines:
         for mark in marks[1:MAX_MARKS]:
             search_from = max(starts[-1], mark - 512)
             if (match := LINE_PREFIX.search(line[search_from:mark])) and match["host"]:
-                starts.append(search_from + match.start("host") + self._glued_length(match, first))
+                # A lost newline puts the end of the line before in front of the host's name.
+                name, pid = match["host"].decode(), int(match["pid"])
+                ends = (at for at in range(len(name)) if self._is_known(name[at:], pid, first))
+                starts.append(search_from + match.start("host") + next(ends, 0))
         for start, stop in zip(starts, [*starts[1:], len(line)], strict=True):
             mark_at = line.find(MARK, start)
             kind, _, text = line[mark_at + 5 : stop].partition(b" ")
@@ -255,17 +262,6 @@ class LogLines:
                 self._prefix = line[start:mark_at]
                 self.count += 1
                 yield self._writer_of(self._prefix), kind, self.clean(text)
-
-    def _glued_length(self, match: re.Match[bytes], first: str) -> int:
-        """Count characters of the line before that a lost newline put before the host's name.
-
-        `first` is the host of that line.
-        """
-        name, pid = match["host"].decode(), int(match["pid"])
-        device = (match["device"] or b"").decode()
-        known = *self._hosts.get((pid, device), ()), first
-        hosts = [host for host in known if host and name.endswith(host)]
-        return len(name) - max(map(len, hosts), default=len(name))
 
     def _writer_of(self, prefix: bytes) -> LogWriter:
         """Return the writer of a line with this prefix; cached, as a log has few prefixes."""
@@ -281,23 +277,15 @@ class LogLines:
             device_name = sys.intern((match["device"] or b"").decode("ascii", "replace"))
             writer = LogWriter(host, int(match["pid"] or match["apid"]), device_name)
         if len(prefix) <= MAX_PREFIX:
-            self._cache_writer(prefix, writer)
+            if len(self._writers) > MAX_PREFIXES:
+                self._writers.clear()
+                self.processes.clear()
+            self._writers[prefix] = writer
+            self.processes |= {writer[:2]} if writer.host else set()
         return writer
 
-    def _cache_writer(self, prefix: bytes, writer: LogWriter) -> None:
-        if len(self._writers) > MAX_PREFIXES:
-            self._writers.clear()
-            self._hosts.clear()
-        self._writers[prefix] = writer
-        process = writer.pid, writer.device
-        hosts = self._hosts.get(process, ())
-        if writer.host not in hosts and len(hosts) < MAX_MARKS:
-            self._hosts[process] = (*hosts, writer.host)
-
-    @property
-    def processes(self) -> set[tuple[str, int]]:
-        """The processes that wrote lines, if they are few."""
-        return {writer[:2] for writer in self._writers.values() if writer.host}
+    def _is_known(self, host: str, pid: int, first: str) -> bool:
+        return host == first or (host, pid) in self.processes
 
     def explain_no_lines(self) -> str:
         """Return one sentence on a file that has no line of NCCL's."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from probes.findings import join_names
 from probes.nccl.evidence import rank_names
 from probes.nccl.job import STAGES, Rank
-from probes.nccl.lines import MARK, STDIN, UnreadableLog
+from probes.nccl.lines import MARK, MAX_SKIPPED, STDIN, UnreadableLog
 from probes.nccl.log import Log
 from probes.nccl.parser import LINE_PARSERS
 from probes.nccl.patterns import PREFILTER, SKIPPED_WORDS
@@ -176,8 +176,9 @@ def why_no_hang(log: Log) -> str:
 def has_file_each(log: Log) -> bool:
     """Return whether several processes each wrote one file, from their start."""
     begun = {rank.writer[:2] for rank in log.ranks.values() if rank.has_beginning}
-    single = [next(iter(found)) for found in log.processes if len(found) == 1]
-    return len(log.processes) == len({*single} & begun) > 1
+    files = [file.processes for file in log.files if file.count]
+    single = {next(iter(found)) for found in files if len(found) == 1}
+    return len(files) == len(single & begun) > 1
 
 
 def shows_order(log: Log) -> bool:
@@ -186,12 +187,13 @@ def shows_order(log: Log) -> bool:
     All ranks are in it, and after the last line of those that are behind every other rank wrote at
     a later stage: the end of the file does not explain that.
     """
-    ranks, lowest = log.job_ranks, min((rank.stage for rank in log.job_ranks), default=0)
-    behind = [rank for rank in ranks if rank.stage == lowest]
-    others = [rank for rank in ranks if rank.stage > lowest]
+    ranks, behind = log.job_ranks, log.behind
+    others = [rank for rank in ranks if rank not in behind]
     if len(ranks) != log.world_size or len(log.numbers) != len(ranks) or not others:
         return False
-    if log.skipped_much or not all(rank.stuck for rank in behind):
+    if any(file.skipped == MAX_SKIPPED for file in log.files) or not all(
+        rank.stuck for rank in behind
+    ):
         return False
     end = max(max(rank.last_line, log.seen.get(rank.writer, 0)) for rank in behind)
     after = [rank.last_line - end for rank in others]
@@ -237,9 +239,8 @@ def ends_early(log: Log) -> str:
         return f"{number_ranks(absent)} never joined, or this part of the log ends too early"
     if any(rank.number < 0 and not rank.stage for rank in log.job_ranks):
         return "the first lines of some of its processes are missing"
-    lowest = min((rank.stage for rank in log.job_ranks), default=0)
-    behind = [rank for rank in log.job_ranks if rank.stage == lowest]
-    where = f"all {len(behind)} ranks" if len(behind) == len(log.job_ranks) else rank_names(behind)
+    all_of = f"all {len(log.behind)} ranks" if len(log.behind) == len(log.job_ranks) else ""
+    where = all_of or rank_names(log.behind)
     end = "they hang there, or this part of the log ends there"
     return f"the lines of {where} end at the step `{log.stage}`: {end}"
 

@@ -8,7 +8,7 @@ import re
 
 from probes.nccl.rows import RowReader
 
-MAX_KEPT = 100  # rows of a table kept per file
+MAX_KEPT = 1000  # rows of a table that are kept
 # A row of nccl-tests without further options: size, count, type, redop, root, then time, algbw,
 # busbw and #wrong, once or twice. Our own table has N/A where torch has no value.
 FIGURE = rb" +(?:[\d.e+]{1,24}|nan|inf|N/A)"
@@ -30,39 +30,38 @@ TORCH_VERSION = re.compile(rb"NCCL error in: [^\n]{1,400}NCCL version (\d{1,3}\.
 IB_OFF = re.compile(rb"(?<!\w)NCCL_IB_DISABLE=1\b")  # of a command line
 
 
-class OtherLines:
-    """Lines of one file that are not NCCL's own, but tell of it; each with its line number."""
+class OtherLines(RowReader):
+    """Lines of all files that are not NCCL's own, but tell of it, with their places."""
 
     def __init__(self) -> None:
-        self.bad_rows: list[tuple[int, int]] = []  # nccl-tests: (line, wrong elements; -1: nan)
-        self.has_table = False  # has rows of nccl-tests
-        self.rows = RowReader()
-        self.ib_off = 0  # line of a command that sets NCCL_IB_DISABLE=1
-        self.version = ""  # of NCCL, as torch gives it
+        super().__init__()
+        self.bad_rows: list[tuple[str, int]] = []  # nccl-tests: (place, wrong elements; -1: nan)
+        self.tables = 0  # rows of nccl-tests
+        self.ib_off = ""  # place of a command that sets NCCL_IB_DISABLE=1
+        self.version = ""  # the first of NCCL that a line gives, also one of NCCL's own
         self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
         self.listed_twice: tuple[int, str, str] | None = None  # nccl-tests: rank, and its two hosts
 
-    def __bool__(self) -> bool:
-        return bool(self.has_table or self.rows.found)
+    @property
+    def count(self) -> int:
+        """Number of lines that were found."""
+        return self.tables + len(self.found)
 
     def read(self, chunk: bytes, first_line: int) -> None:
         """Read whole lines; `first_line` is the number of the first."""
         if any(hint in chunk for hint in HINTS):
             self._find_bad_rows(chunk, first_line)
-        self.rows.read(chunk, first_line)
+        super().read(chunk, first_line)
         if not self.ib_off and b"NCCL_IB_DISABLE=1" in chunk and (match := IB_OFF.search(chunk)):
-            self.ib_off = first_line + chunk.count(b"\n", 0, match.start())
+            self.ib_off = self.place(first_line + chunk.count(b"\n", 0, match.start()))
         if b"NCCL error in" in chunk and (match := TORCH_VERSION.search(chunk)):
-            self.version = match[1].decode()
+            self.version = self.version or match[1].decode()
         if b" Pid " in chunk:
             for match in itertools.islice(TEST_RANK.finditer(chunk), MAX_TEST_RANKS):
-                names = match[3].decode("utf-8", "replace"), match[4].decode("utf-8", "replace")
-                self._add_test_rank(int(match[1]), names)
-
-    def _add_test_rank(self, number: int, names: tuple[str, str]) -> None:
-        host, _ = self.test_ranks.setdefault(number, names)
-        if host != names[0]:
-            self.listed_twice = self.listed_twice or (number, host, names[0])
+                host, gpu = (match[at].decode("utf-8", "replace") for at in (3, 4))
+                first, _ = self.test_ranks.setdefault(int(match[1]), (host, gpu))
+                if first != host:
+                    self.listed_twice = self.listed_twice or (int(match[1]), first, host)
 
     def _find_bad_rows(self, chunk: bytes, first_line: int) -> None:
         """Find rows of nccl-tests with wrong elements."""
@@ -73,11 +72,11 @@ class OtherLines:
             match = row or OUT_OF_BOUNDS.search(line[:512])
             if not match:
                 continue
-            self.has_table = True
+            self.tables += 1
             counts = [_wrong_count(figure) for figure in match.groups() if figure]
             # The line below the rows is their sum, so it counts only without them.
             if any(counts) and (row or not self.bad_rows) and len(self.bad_rows) < MAX_KEPT:
-                self.bad_rows.append((number, max(counts, key=abs)))
+                self.bad_rows.append((self.place(number), max(counts, key=abs)))
 
 
 def _wrong_count(figure: bytes) -> int:

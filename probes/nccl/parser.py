@@ -13,8 +13,8 @@ from pathlib import Path
 
 from probes.nccl import job
 from probes.nccl.job import STAGES, Edge, Host, Rank
-from probes.nccl.lines import MAX_SKIPPED, MAX_TOTAL, LogLines, LogWriter, UnreadableLog, to_text
-from probes.nccl.log import NO_RANK, Log
+from probes.nccl.lines import MAX_TOTAL, LogLines, LogWriter, UnreadableLog, to_text
+from probes.nccl.log import Log
 from probes.nccl.patterns import PREFILTER, find_kinds, is_warning, read_kinds
 
 MAX_KEPT = 200  # messages kept per phrase
@@ -73,40 +73,24 @@ class LogParser:
 
     def __init__(self) -> None:
         self.log = Log()
-        self._lines, self._free_bytes = LogLines(Path()), MAX_TOTAL
+        self._lines, self._free_bytes = LogLines(Path(), self.log.others), MAX_TOTAL
         self._edge_cache: dict[bytes, Edge | None] = {}
         self._known_edges: set[tuple[int, bytes]] = set()
 
     def add_file(self, path: Path) -> None:
         """Add one file. One without NCCL's lines raises nothing: it is listed in `unread_files`."""
-        log, lines, count = self.log, LogLines(path, self._free_bytes), 0
-        self._lines = lines
-        log.files.append(lines.name)
+        lines = self._lines = LogLines(path, self.log.others, self._free_bytes)
+        self.log.files.append(lines)
         try:
             for writer, kind, text in lines:
-                count += 1
                 self._parse_line(writer, kind, text)
         except UnreadableLog as error:
             self.skip(str(error))
         except OSError as error:
             self.skip(f"{path} cannot be read: {error.strerror}")
-        else:
-            if not (count or lines.has_lines or lines.others):
-                log.unread_files.append(lines.explain_no_lines())
+        if lines.is_foreign:
+            self.log.unread_files.append(lines.explain_no_lines())
         self._free_bytes -= lines.bytes
-        log.has_lines |= lines.has_lines
-        log.seen |= lines.seen
-        log.processes += [lines.processes] * (count > 0)
-        log.skipped_much |= lines.skipped == MAX_SKIPPED
-        log.truncated += [lines.name] * (lines.truncated and count > 0)
-        log.overlong += [lines.name] * lines.overlong
-        log.add_others(lines.name, lines.others)
-        for one in [one for one in lines.others.rows.found if one.row.role == "quote"]:
-            text = lines.clean(one.text.encode())
-            for found in find_kinds(text) or ["last-error"]:
-                detail = f"{to_text(text[:300])}{one.sentence}"
-                log.add_hit(found, NO_RANK, detail, f"{lines.name}:{one.number}")
-        log.repeated += lines.repeated
 
     def skip(self, sentence: str) -> None:
         """Record that something is not read, so that a missing line proves nothing."""
@@ -189,7 +173,8 @@ class LogParser:
         if edge.kind == "rdma" and edge.nic is not None:
             if ring and edge.nic not in host.nics and log.budget.take(FACT_COST):
                 host.nics |= {edge.nic}
-            host.see_gdr(edge, self._location)
+            if (edge.receives, edge.gdr) not in host.gdr:
+                host.gdr[edge.receives, edge.gdr] = self._location()
         if edge.network:
             self._add_network(host, edge.network)
         if edge.kind == "other" and len(log.other_networks) < MAX_NAMES:
@@ -207,7 +192,7 @@ class LogParser:
         if match := VERSION.search(text):
             rank.has_beginning = True
             rank.version = sys.intern(match[1].decode())
-            self.log.version_seen = self.log.version_seen or rank.version
+            self.log.others.version = self.log.others.version or rank.version
             rank.advance_to("bootstrap")
 
     def _parse_bootstrap(self, rank: Rank, text: bytes) -> None:
@@ -258,18 +243,12 @@ class LogParser:
             self._add_network(rank.host, to_text(match[1] or match[2]))
 
     def _parse_timings(self, rank: Rank, text: bytes) -> None:
-        timing = job.parse_init_timing(rank, text)
+        timing = job.parse_init_timing(text)
         if timing is None:
             self._parse_init(rank, text)
-            return
-        if rank.init_timed:  # a later communicator may wait for a rank that is busy
-            return
-        rank.init_timed, log = True, self.log
-        if timing.total >= timing.limit and len(log.slow_inits) < MAX_KEPT:
-            log.slow_inits.append(timing)
-        fastest = log.fastest.get(timing.ranks)
-        if timing.bootstrap_s < fastest.bootstrap_s if fastest else len(log.fastest) < MAX_KEPT:
-            log.fastest[timing.ranks] = timing
+        # A later communicator may wait for a rank that is busy.
+        elif not rank.timing and self.log.budget.take(FACT_COST):
+            rank.timing = timing
 
     def _parse_comm(self, rank: Rank, text: bytes) -> None:
         if match := COMM_LINE.match(text):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,7 @@ def analyse_files(
 
 def judge_log(log: Log) -> NcclReport:
     """Judge a log that has been read."""
+    detectors: list[Callable[[Log], Iterator[Finding]]]
     detectors = [*detect_init.DETECTORS, detect_transport.isolated_hosts]
     if not log.single_host and log_files.crosses_hosts(log):
         detectors += detect_transport.DETECTORS
@@ -131,7 +132,7 @@ def judge_log(log: Log) -> NcclReport:
             calls.torch_errors,
             calls.reported_follow_ups, detect_init.find_hang,
         )  # fmt: skip
-        findings += next(filter(None, (detect(log) for detect in explain)), [])
+        findings += next(filter(None, (list(detect(log)) for detect in explain)), [])
     counts = {kind: log.edge_counts[kind] for kind in ("rdma", "tcp", "intra", "other")}
     if log.single_host:  # with P2P and shared memory off, one host's ranks connect over the network
         counts = {"rdma": 0, "tcp": 0, "intra": sum(counts.values()), "other": 0}
@@ -148,12 +149,12 @@ def judge_log(log: Log) -> NcclReport:
         ranks=ranks,
         size_known=ranks == log.world_size > 0,
         nccl=max(log.versions, key=lambda version: len(log.versions[version]), default="")
-        or log.version_seen,
+        or log.others.version,
         stage=log.stage,
         findings=findings,
         unproven=unproven,
         notes=[*notes, *_list_untold(log, findings, [*notes, *unproven])],
-        stages_sends=any(host.stages_sends for host in log.hosts.values()),
+        stages_sends=any(host.staged_send for host in log.hosts.values()),
     )
 
 
@@ -168,8 +169,8 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]
     notes += [f"{one.line}: {one.sentence}" for one in first_rows(log.reported("note"))]
     if is_foreign(log):
         notes += _shorten(log.unread_files)
-    if log.listed_twice:
-        number, *hosts = log.listed_twice
+    if log.others.listed_twice:
+        number, *hosts = log.others.listed_twice
         notes.append(
             f"nccl-tests lists rank {number} on {join_names(hosts)}: these are two separate jobs. "
             "Build nccl-tests with MPI=1, so that one job runs over all hosts"
@@ -222,7 +223,7 @@ def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) ->
     doubts = [f"{one.line}: {one.sentence}" for one in first_rows(found)]
     if not log.ranks:
         none = "the files have no line of NCCL"
-        if log.has_lines:
+        if any(file.has_lines for file in log.files):
             none = (
                 "the files have only lines of NCCL that show no start, no network and no error, as "
                 "`AllReduce: opCount`: give the log from its beginning"
@@ -255,15 +256,15 @@ def is_foreign(log: Log) -> bool:
 
 def _incomplete(log: Log, *, silent: bool = True) -> list[str]:
     sentences = []
-    if log.overlong:
+    if overlong := [file.name for file in log.files if file.overlong]:
         sentences.append(
-            f"{join_names(log.overlong)}: a line is longer than any line of NCCL, and only a part "
+            f"{join_names(overlong)}: a line is longer than any line of NCCL, and only a part "
             "of it was read. Give each rank its own file (NCCL_DEBUG_FILE)"
         )
-    if log.truncated:
-        verb, plural = ("is", "") if len(log.truncated) == 1 else ("are", "s")
+    if truncated := [file.name for file in log.files if file.truncated and file.count]:
+        verb, plural = ("is", "") if len(truncated) == 1 else ("are", "s")
         sentences.append(
-            f"{join_names(log.truncated)} {verb} cut off in the middle of a line: the job's later "
+            f"{join_names(truncated)} {verb} cut off in the middle of a line: the job's later "
             f"progress is not shown. Give the complete file{plural}"
         )
     if log.budget.full:

@@ -14,7 +14,8 @@ from pydantic import Field
 from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
 
 FILE = Path(__file__).with_name("rows.toml")
-MAX_OF_A_ROW = 1000  # lines of one row kept per file: a job of 1000 ranks writes one each
+# Lines of one row that are kept, and of all: about 20 MB. Each rank may write one.
+MAX_OF_A_ROW, MAX_REPORTS = 10_000, 20_000
 # Bytes of a line before a row's word, and after it, also over some lines: a trace, a dump.
 BEFORE, AFTER = 400, 1500
 MAX_QUOTED = 300  # bytes of a text that is quoted
@@ -65,10 +66,9 @@ class Rows(ClosedTable):
 
 
 class Reported(NamedTuple):
-    """A line with a row: its number or place, what is quoted, and the named groups."""
+    """A line with a row: its place, what is quoted, and the named groups."""
 
     row: LineRow
-    number: int
     line: str
     text: str
     groups: Mapping[str, str]
@@ -106,11 +106,16 @@ def _rows_by_word() -> Mapping[bytes, list[tuple[int, LineRow]]]:
 
 
 class RowReader:
-    """The rows found in one file, each line once, at most MAX_OF_A_ROW of a row."""
+    """The rows found in files, each line once, at most MAX_OF_A_ROW of a row."""
 
     def __init__(self) -> None:
+        self.file = ""  # name of the one that is read now
         self.found: list[Reported] = []
         self._counts: Counter[int] = Counter()
+
+    def place(self, number: int) -> str:
+        """Return `file:line`."""
+        return f"{self.file}:{number}"
 
     def read(self, chunk: bytes, first_line: int) -> None:
         """Find rows in whole lines; `first_line` is the number of the first."""
@@ -129,9 +134,9 @@ class RowReader:
         for (start, _), (place, row, window, match) in sorted(best.items(), key=lambda one: one[0]):
             number += chunk.count(b"\n", counted, start)
             counted = start
-            if self._counts[place] < MAX_OF_A_ROW:
+            if self._counts[place] < MAX_OF_A_ROW and len(self.found) < MAX_REPORTS:
                 self._counts[place] += 1
-                self.found.append(_reported(row, number, window, match))
+                self.found.append(_reported(row, self.place(number), window, match))
 
 
 def _windows(chunk: bytes, word: bytes) -> Iterator[tuple[int, int, bytes]]:
@@ -146,9 +151,9 @@ def _windows(chunk: bytes, word: bytes) -> Iterator[tuple[int, int, bytes]]:
         at = chunk.find(word, min(end, at + AFTER))
 
 
-def _reported(row: LineRow, number: int, window: bytes, match: re.Match[bytes]) -> Reported:
+def _reported(row: LineRow, line: str, window: bytes, match: re.Match[bytes]) -> Reported:
     groups = {name: text.decode("utf-8", "replace") for name, text in match.groupdict(b"").items()}
     ranks = RANK_PREFIX.findall(window, 0, match.start())
     groups["global"] = ranks[-1].decode() if ranks else ""
     text = groups.get("text") or match[0][:MAX_QUOTED].decode("utf-8", "replace")
-    return Reported(row, number, "", text.strip(), groups)
+    return Reported(row, line, text.strip(), groups)
