@@ -21,7 +21,6 @@ from probes.nccl.evidence import (
 )
 from probes.nccl.job import RDMA_NETWORKS, Host
 from probes.nccl.log import Log
-from probes.nccl.log_files import crosses_hosts
 from probes.nccl.patterns import read_plain_errors
 from reports.record import Finding
 
@@ -179,7 +178,7 @@ def slow_path_notes(log: Log) -> list[str]:
     found: dict[str, dict[str, str]] = defaultdict(dict)  # note -> host -> device or interface
     for name, host in ((name, host) for name, host in log.hosts.items() if name):
         first = host.bootstrap[0] if host.bootstrap else ""
-        if len(host.sockets) > 1 and host.sockets[0][0] == "lo" and not crosses_hosts(log):
+        if len(host.sockets) > 1 and host.sockets[0][0] == "lo" and not log.crosses_hosts:
             found[LOOPBACK_FIRST][name] = "lo"
         for device in filter(EMULATED.match, (host.devices or [])[:MAX_NAMES]):
             found[SLOW_DEVICE][name] = device

@@ -84,13 +84,15 @@ class Log:
         The same process has lines under its own name, or only the other host has lines of a start.
         """
         processes = {writer[:2] for writer in self.ranks}
-        begun = {rank.writer.host for rank in self.ranks.values() if rank.size}
+        joined = {writer[:2] for writer, rank in self.ranks.items() if rank.size}
+        begun = {host for host, _ in joined}
         begun |= {name for name, host in self.hosts.items() if host.bootstrap or host.networks}
         for writer in [writer for writer, rank in self.ranks.items() if not rank.size]:
             name = writer.host
             letters = 0 if name in begun else len(name) - len(name.lstrip(ascii_letters))
             for at in range(1, len(name)):
-                own = name[at - 1].isalnum() and (name[at:], writer.pid) in processes
+                process = name[at:], writer.pid
+                own = process in joined or (name[at - 1].isalnum() and process in processes)
                 if own or (at <= min(letters, MAX_GLUED) and name[at:] in begun):
                     rank = self.ranks.pop(writer)
                     self.hosts.pop(name, None)
@@ -208,6 +210,25 @@ class Log:
         found = {rank.number for rank in self.job_ranks if rank.number >= 0}
         others = (rank.edges for rank in self.ranks.values() if rank.number < 0 and rank.edges)
         return found | {next(iter(edges))[0].rank for edges in others if len(edges)}
+
+    @property
+    def present(self) -> int:
+        """Number of ranks that wrote lines, and of processes that did not join so far."""
+        ranks = self.job_ranks
+        return len({one.number if one.number >= 0 else one.writer[:2] for one in ranks})
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank of every communicator completed it, and has finished."""
+        comms = [*self.communicators.values(), *self.splits.values()]
+        done = bool(comms) and all(len(g.members) == g.completed == g.size for g in comms)
+        return done and not any(rank.stuck for rank in self.job_ranks)
+
+    @cached_property
+    def crosses_hosts(self) -> bool:
+        """Whether the log shows two hosts: only then can a network be accused."""
+        names = {*self.host_names, *self.test_hosts}
+        return len(names) > 1 or self.nodes > 1 or self.external_edges > 0
 
     @cached_property
     def shown(self) -> int:
