@@ -1,23 +1,28 @@
-"""Finds calls of NCCL that failed where no other finding says why: findings NCCL-ERROR."""
+"""Finds calls of NCCL that failed where no other finding says why: findings NCCL-ERROR.
+
+Of a torch job it compares the calls in which the ranks waited: who is behind, who called what. A
+watchdog's line has the rank within its process group. Newer versions name the group in the next
+line, and torch's logger puts the rank of the job before both. Calls are numbered per process group,
+and sends and receives apart from collectives.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator
 
-from probes.findings import join_names
-from probes.nccl import evidence
-from probes.nccl.evidence import message_findings, one_finding
-from probes.nccl.job import MatchedMessage
+from probes.findings import MAX_NAMES, finding, join_names
+from probes.nccl.job import MatchedMessage, Rank
 from probes.nccl.log import Log
 from probes.nccl.patterns import read_phrases
 from probes.nccl.rows import Reported
-from probes.nccl.torch_calls import compare_calls
 from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
 from reports.record import Finding
 
@@ -77,6 +82,81 @@ def find_cause(causes: list[ErrorCause], text: str) -> ErrorCause:
     return next(cause for cause in causes if cause.pattern.search(text))
 
 
+MAX_LINES = 3  # places shown as evidence
+# Since NCCL 2.22 also a host name.
+PEER = re.compile(r"(?:to|peer|from) \[?([\w.:%\-]{1,255}?)\]?<\d+>")
+
+
+def one_finding(
+    code: str,
+    message: str,
+    suspects: Iterable[str] = (),
+    lines: Iterable[str] = (),
+    remedy: str = "",
+    names: Mapping[str, object] | None = None,
+) -> Finding:
+    """Make a finding with the first suspects and the first places."""
+    first, places = [*suspects][:MAX_NAMES], [*lines][:MAX_LINES]
+    return finding(code, message, first, evidence=places, remedy=remedy, names=names)
+
+
+def name_hosts(hosts: Iterable[str], problem: str) -> str:
+    """Return `hosts: problem`; hosts without a name are the job."""
+    return f"{join_names(hosts) or 'the job'}: {problem}"
+
+
+def message_findings(
+    code: str, problem: str, hits: list[MatchedMessage], remedy: str = "", *, quote: bool = True
+) -> Iterator[Finding]:
+    """Make one finding of all messages, if any: `hosts: problem`, with `quote` the first text."""
+    if hits:
+        hosts, detail = hosts_of(hits), f" ({hits[0].detail})" if quote else ""
+        message = name_hosts(hosts, f"{problem}{detail}")
+        yield one_finding(code, message, hosts, first_lines(hits), remedy)
+
+
+def hosts_of(hits: Iterable[MatchedMessage]) -> list[str]:
+    """List the hosts that wrote the messages, each once."""
+    return list(dict.fromkeys(m.host.name for m in hits if m.host.name))
+
+
+def first_of_each(hits: Iterable[MatchedMessage]) -> list[MatchedMessage]:
+    """List the first message of each text."""
+    return list({hit.detail: hit for hit in reversed([*hits])}.values())[::-1]
+
+
+def first_rows(reports: Iterable[Reported]) -> list[Reported]:
+    """List the first report of each row."""
+    return list({one.row.example: one for one in reversed([*reports])}.values())[::-1]
+
+
+def first_lines(hits: list[MatchedMessage]) -> list[str]:
+    """Return `file:line` of the first messages."""
+    return [m.line for m in hits[:MAX_LINES]]
+
+
+def rank_names(ranks: list[Rank]) -> str:
+    """Name ranks with their hosts, in order of rank."""
+    return join_names(rank.name for rank in sorted(ranks, key=lambda rank: rank.number))
+
+
+def named_peers(log: Log, hits: Iterable[MatchedMessage]) -> list[str]:
+    """List the peers that the messages name, each once."""
+    return [peer for peer in dict.fromkeys(_peer_host(log, m.detail) for m in hits) if peer]
+
+
+def _peer_host(log: Log, text: str) -> str:
+    """Find the host of the address that the text names; otherwise return the address or name."""
+    match = PEER.search(text)
+    if not match:
+        return ""
+    for name, host in log.hosts.items():
+        addresses = [host.bootstrap, *host.sockets] if host.bootstrap else host.sockets
+        if match[1] in [address for _, address in addresses]:
+            return name
+    return match[1]
+
+
 FOLLOW_UPS = ("peer-closed", "proxy-failed")
 UNKNOWN = "NCCL reports an error that seatrial does not know"
 LATE = re.compile(r"(?:enqueue|proxy)\.c")  # calls that fail in a job that has started
@@ -117,20 +197,17 @@ def other_errors(log: Log) -> Iterator[Finding]:
 
 def _follow_up(log: Log, hits: list[MatchedMessage]) -> Iterator[Finding]:
     """Report an error that began at another rank, or on the way to it."""
-    peers, hosts = evidence.named_peers(log, hits), evidence.hosts_of(hits)
-    peer = join_names(peers)
+    peers, hosts = named_peers(log, hits), hosts_of(hits)
+    where = f"at {join_names(peers)}" if peers else "earlier, on this host or at another rank"
+    what = f"a thread of NCCL failed: the error began {where}"
     if log.hits["peer-closed"]:
-        where = f"the connection to {peer or 'another rank'} broke: the error began at this peer, "
-        what = f"{where}or in the network"
-    else:
-        where = f"at {peer}" if peers else "earlier, on this host or at another rank"
-        what = f"a thread of NCCL failed: the error began {where}"
-    message = evidence.name_hosts(hosts, f"{what} ({hits[0].detail})")
+        connection = f"the connection to {join_names(peers) or 'another rank'} broke"
+        what = f"{connection}: the error began at this peer, or in the network"
+    message = name_hosts(hosts, f"{what} ({hits[0].detail})")
     for one in log.reported("report", *ENDLESS)[:1]:
         message += f"; the job reports: {one.text}"
     remedy = read_remedies().texts["follow_up"]
-    lines = evidence.first_lines(hits)
-    yield one_finding("NCCL-ERROR", message, peers or hosts, lines, remedy)
+    yield one_finding("NCCL-ERROR", message, peers or hosts, first_lines(hits), remedy)
 
 
 def _silent_connections(log: Log) -> list[MatchedMessage]:
@@ -138,11 +215,8 @@ def _silent_connections(log: Log) -> list[MatchedMessage]:
 
     Result 3 is none: sockets end with it where NCCL aborts because of another error.
     """
-    starts = {
-        m.rank.writer[:2]
-        for m in log.hits["trace"]
-        if "bootstrap.c" in m.detail and log.joined(m.rank).stuck
-    }
+    failed = [hit for hit in log.hits["trace"] if "bootstrap.c" in hit.detail]
+    starts = {hit.rank.writer[:2] for hit in failed if log.joined(hit.rank).stuck}
     return [m for m in log.hits["socket-trace"] if m.rank.writer[:2] in starts]
 
 
@@ -214,11 +288,11 @@ def torch_errors(log: Log) -> Iterator[Finding]:
 def reported_causes(log: Log) -> Iterator[Finding]:
     """Find what a line of another program explains by itself: one finding of each row."""
     found = fatal(log, "cause")
-    for first in evidence.first_rows(found):
+    for first in first_rows(found):
         alike = [one for one in found if one.row is first.row]
         ranks = dict.fromkeys(f"rank {one.rank}" for one in alike if one.rank)
         places = dict.fromkeys(node for one in alike if (node := one.groups.get("node")))
-        message = evidence.name_hosts(ranks, f"{first.sentence} ({first.text})")
+        message = name_hosts(ranks, f"{first.sentence} ({first.text})")
         yield _row_finding(alike, message, ranks or places)
 
 
@@ -241,3 +315,140 @@ def fatal(log: Log, *roles: str, passed: bool = False) -> list[Reported]:
     """List reports of these roles: without, or only, those of a store that the job passed since."""
     started = any(rank.initialised for rank in log.ranks.values())
     return [o for o in log.reported(*roles) if (started and o.row.source == "c10d") == passed]
+
+
+# Operations in which the sizes of all ranks are alike, and those between two ranks.
+ALIKE = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
+PAIRED = {"SEND", "RECV", "COALESCED", "P2P"}
+SAYS = "timeout", "waiting", "desync"  # advice, by how much a comparison says
+GUID = re.compile(r"GUID ([^\s(]+)")
+
+
+class Call(NamedTuple):
+    """A call that a rank waits in: its number in the process group, operation and elements."""
+
+    number: int
+    operation: str = ""
+    size: str = ""
+
+    def __str__(self) -> str:
+        elements = f" ({self.size} elements)" if self.size else ""
+        return f"{self.operation or 'collective'} #{self.number}{elements}"
+
+
+@dataclass(slots=True)
+class RankState:
+    """What one rank did in one process group: the call it waits in, and the last it called."""
+
+    waits: Call | None = None
+    enqueued: int | None = None
+    inner: set[str] = field(default_factory=set)  # its numbers within the group
+    calls: set[int] = field(default_factory=set)  # numbers of all calls that it waits in
+
+    def add(self, groups: Mapping[str, str]) -> None:
+        """Add what one line gives; of several calls the first one counts."""
+        self.inner |= {groups.get("rank", "")} - {""}
+        if number := groups.get("seq"):
+            size = groups.get("size") or groups.get("shape", "")
+            call = Call(int(number), groups.get("op", ""), size)
+            self.calls.add(call.number)
+            # The other lines about a call lack operation and size.
+            known = filter(None, (self.waits, call))
+            self.waits = min(known, key=lambda one: (one.number, not one.operation))
+        if enqueued := groups.get("enqueued"):
+            self.enqueued = int(enqueued)
+
+
+class CallComparison(NamedTuple):
+    """What the calls of one process group show; `advice` names a text of remedies.toml."""
+
+    statement: str
+    suspects: list[str]
+    advice: str
+
+
+def compare_calls(reports: list[Reported], size: int) -> CallComparison | None:
+    """Compare the calls of each process group of a job of `size` ranks; None without a number."""
+    found = [_compare_group(name, ranks, size) for name, ranks in _by_group(reports).items()]
+    return max(filter(None, found), key=lambda one: SAYS.index(one.advice), default=None)
+
+
+def _by_group(reports: Iterable[Reported]) -> dict[str, dict[int, RankState]]:
+    """Sort what the lines show by process group (empty: not named) and rank."""
+    numbered = [(int(one.rank), one) for one in reports if one.rank]
+    # A line without the name of its group has that of the next line about the same call.
+    names = {
+        (rank, one.groups.get("seq")): name for rank, one in numbered if (name := _name_group(one))
+    }
+    found: dict[str, dict[int, RankState]] = defaultdict(lambda: defaultdict(RankState))
+    for rank, one in numbered:
+        name = _name_group(one) or names.get((rank, one.groups.get("seq")), "")
+        found[name][rank].add(one.groups)
+    return found
+
+
+def _name_group(one: Reported) -> str:
+    text = one.groups.get("pg", "")
+    guid = GUID.search(text)
+    return f"GUID {guid[1]}" if guid else text
+
+
+def _compare_group(name: str, ranks: dict[int, RankState], size: int) -> CallComparison | None:
+    waiting: dict[Call, list[int]] = defaultdict(list)
+    for rank, state in sorted(ranks.items()):
+        if state.waits:
+            waiting[state.waits].append(rank)
+    if not waiting:
+        return None
+    calls = sorted(waiting)
+    last = calls[-1].number
+    # Ranks that did not call what the others wait in: their line gives the last that they called.
+    absent = {
+        rank: state.enqueued
+        for rank, state in sorted(ranks.items())
+        if state.enqueued is not None and state.enqueued < last and not state.waits
+    }
+    parts = [f"{_name_ranks(waiting[call], 'waits', 'wait')} in {call}" for call in calls]
+    parts += [f"rank {rank} called nothing after #{end}" for rank, end in absent.items()]
+    statement = join_names(parts)
+    behind = sorted([r for call in calls for r in waiting[call] if call.number < last] + [*absent])
+    unlike = _are_unlike(calls)
+    if (behind or unlike) and _is_comparable(name, ranks, calls):
+        verdicts = [f"{_name_ranks(behind, 'is', 'are')} behind"] if behind else []
+        verdicts += ["they call different collectives"] if unlike else []
+        suffix = "" if name else ", if these lines are of one process group"
+        statement += f": {', or '.join(verdicts)}{suffix}"
+        return CallComparison(statement, [f"rank {rank}" for rank in behind], "desync")
+    if len(calls) == 1 and len(waiting[calls[0]]) == size > 1:
+        return CallComparison(f"{statement}: all {size} ranks wait in it", [], "waiting")
+    if len(calls) == 1:
+        statement += ", and no line of these files shows what other ranks do: give the logs of all"
+    return CallComparison(statement, [], "timeout")
+
+
+def _are_unlike(calls: list[Call]) -> bool:
+    """Return whether the calls are of different operations, or of sizes that should be alike."""
+    operations = {call.operation for call in calls} - {""}
+    sizes = {call.size for call in calls if call.operation in ALIKE} - {""}
+    return len(operations) > 1 or len(sizes) > 1
+
+
+def _is_comparable(name: str, ranks: Mapping[int, RankState], calls: list[Call]) -> bool:
+    """Return whether the lines can be of one process group, with one count of its calls.
+
+    No two ranks have one number in a group. Without a unique name, the numbers in the group must
+    be those of the job; without any, a rank may wait in one call only.
+    """
+    if any(call.operation in PAIRED for call in calls):
+        return False
+    inner = [number for state in ranks.values() for number in state.inner]
+    if name.startswith("GUID"):
+        return len(inner) == len(set(inner))
+    if not name and any(len(state.calls) > 1 for state in ranks.values()):
+        return False
+    return all(state.inner <= {str(rank)} for rank, state in ranks.items())
+
+
+def _name_ranks(ranks: list[int], one: str, several: str) -> str:
+    listing = join_names(map(str, ranks))
+    return f"rank {listing} {one}" if len(ranks) == 1 else f"ranks {listing} {several}"

@@ -6,23 +6,27 @@ Causes and symptoms are those of NCCL's troubleshooting guide.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from probes.findings import MAX_NAMES, join_names
-from probes.nccl.calls import ErrorCause, find_cause, is_at_end, read_remedies
-from probes.nccl.evidence import (
+from probes.nccl.calls import (
+    ENDLESS,
+    ErrorCause,
+    find_cause,
     first_lines,
     hosts_of,
+    is_at_end,
     message_findings,
     name_hosts,
     named_peers,
     one_finding,
     rank_names,
+    read_remedies,
 )
-from probes.nccl.hang import missing_ranks, stopped_by_error, two_families
-from probes.nccl.job import STAGES, MatchedMessage
+from probes.nccl.job import STAGES, MatchedMessage, Rank
+from probes.nccl.lines import MAX_SKIPPED
 from probes.nccl.log import Log
-from probes.nccl.patterns import read_plain_errors
+from probes.nccl.patterns import read_phrases, read_plain_errors
 from reports.record import Finding
 
 
@@ -148,6 +152,218 @@ def slow_init(log: Log) -> Iterator[Finding]:
         suspects = [rank.name for rank, one in slow if one.phase == timing.phase]
         remedy = read_remedies().phases.get(timing.phase, "")
     yield one_finding("INIT-SLOW", message, dict.fromkeys(suspects), remedy=remedy)
+
+
+# Hangs and missing ranks, for which no error is logged.  A log may be a piece: then the end of the
+# file is not the end of the job, and a rank that it does not show may have written lines.
+MOST = 0.75  # of the ranks: a piece that has so many is likely to be the log of all
+# Lines of each other rank, on average: launchers write what ranks print in blocks of some KB.
+FURTHER = 50
+COLLECT = (
+    "If these are the complete logs of all ranks, give --whole. Otherwise give the log of every "
+    "rank from its start: NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log writes them"
+)
+
+
+def why_no_hang(log: Log) -> str:
+    """Return why these files cannot show that ranks are missing, or that the job hangs; else ""."""
+    count, size = len(log.job_ranks), log.world_size
+    if log.repeated:  # also where the caller says that the log is whole
+        return "Ray's driver left out repeated lines"
+    if log.every_rank:
+        return ""
+    if not (size or has_file_each(log)):
+        end = f", and all {count} processes end at the step `{log.stage}`"
+        return f"no line gives the number of ranks{end if len(log.behind) == count > 1 else ''}"
+    if not any(rank.has_beginning for rank in log.ranks.values()):
+        return "its beginning is missing"
+    if log.present == 1 < size:
+        some = "the lines" if log.shown <= 1 else "the rank number"
+        return f"it has {some} of only one of {size} ranks"
+    return ""
+
+
+def ends_early(log: Log) -> str:
+    """Return why one file, which may be a piece, shows no hang; else ""."""
+    size, present = log.world_size, log.present
+    if not is_piece(log) or shows_order(log) or gave_up(log):
+        return ""
+    if present < size and any(map(_has_gathered, log.ranks.values())):
+        if log.shown >= size:
+            return f"it does not show the rank number of each of {size} ranks"
+        return f"it has the lines of {max(present, log.shown)} of {size} ranks"
+    if present < size:
+        absent = number_ranks(sorted({*range(size)} - log.numbers))
+        return f"{absent} never joined, or this part of the log ends too early"
+    if any(rank.number < 0 and not rank.stage for rank in log.job_ranks):
+        return "the first lines of some of its processes are missing"
+    where = _all_of(log, log.behind) or rank_names(log.behind)
+    end = "they hang there, or this part of the log ends there"
+    return f"the lines of {where} end at the step `{log.stage}`: {end}"
+
+
+def is_piece(log: Log) -> bool:
+    """Return whether the log may be a piece: one file, which people cut where they like."""
+    return not log.every_rank and len(log.files) == 1
+
+
+def has_file_each(log: Log) -> bool:
+    """Return whether several processes each wrote one file, from their start."""
+    begun = {rank.writer[:2] for rank in log.ranks.values() if rank.has_beginning}
+    files = [file.processes for file in log.files if file.count]
+    single = {next(iter(found)) for found in files if len(found) == 1}
+    return len(files) == len(single & begun) > 1
+
+
+def shows_order(log: Log) -> bool:
+    """Return whether one file shows by its order that some ranks stopped.
+
+    All ranks are in it, and after the last line of those that are behind every other rank wrote at
+    a later stage: the end of the file does not explain that.
+    """
+    ranks = log.job_ranks
+    others = [rank for rank in ranks if STAGES[rank.stage] != log.stage]
+    if not (others and is_piece(log) and len(ranks) == len(log.numbers) == log.world_size):
+        return False
+    # Lines that nothing reads count, so all of them must be known.
+    if log.files[0].skipped == MAX_SKIPPED or not all(rank.stuck for rank in log.behind):
+        return False
+    end = max(max(rank.last_line, log.seen.get(rank.writer, 0)) for rank in log.behind)
+    after = [rank.last_line - end for rank in others]
+    return min(after) > 0 and max(after) >= FURTHER * len(after)
+
+
+def gave_up(log: Log) -> bool:
+    """Return whether all ranks began, none is done, and the job says that it waited in vain."""
+    ranks = log.job_ranks
+    began = len(log.numbers) == len(ranks) == log.world_size > 1
+    stuck = all(rank.open_comms and not rank.initialised for rank in ranks)
+    return began and stuck and bool(log.reported("timeout", "work"))
+
+
+def missing_ranks(log: Log) -> Iterator[Finding]:
+    """Find ranks that never logged that they joined, while the others wait for them."""
+    size, members = log.world_size, log.job_ranks
+    world = [rank for rank in members if rank.size == size]
+    absent = sorted({*range(size)} - {rank.number for rank in world})
+    starting = [rank for rank in members if not rank.size]  # started, without a rank number so far
+    if len(log.jobs) > 1 or log.partial or why_no_hang(log):
+        return
+    # Past the bootstrap a rank has gathered something from every rank.
+    if any(_has_gathered(rank) for rank in log.ranks.values() if rank.size == size):
+        return
+    gave_notice = log.reported("report", *ENDLESS) if is_piece(log) else True
+    if not gave_notice or (is_piece(log) and log.present < MOST * size):
+        return  # it may end before the lines of the others
+    if world and len(absent) > len(starting) and not stopped_by_error(log):
+        stage = STAGES[min(rank.stage for rank in world)]
+        message = (
+            f"{number_ranks(absent)} of {size} never joined the job. {len(world)} others wait for "
+            f"them at the step `{stage}` of NCCL's start"
+        )
+        suspects = (f"rank {number}" for number in absent)
+        yield one_finding("INIT-MISSING-RANK", message, suspects, names={"rank": absent[0]})
+
+
+def _has_gathered(rank: Rank) -> bool:
+    past = rank.gathered or rank.initialised or bool(rank.edges)
+    return past or rank.stage >= STAGES.index("graph")
+
+
+def stopped_by_error(log: Log) -> bool:
+    """Return whether some rank that is not done logged an error that explains it."""
+    kinds = {*read_plain_errors(), *(one.kind for one in read_phrases() if one.blocks)}
+    return any(log.joined(m.rank).stuck for kind in kinds for m in log.hits[kind])
+
+
+def find_hang(log: Log) -> Iterator[Finding]:
+    """Find the stage where the job stopped without an error, and the ranks that lag behind.
+
+    Ranks with no connections to make are ignored unless other ranks are still connecting.
+    """
+    if log.partial or not any(rank.stuck for rank in log.job_ranks):
+        return  # the end of the file is not the end of the job
+    shown = _by_family(log)  # by the lines that are here
+    if not shown and (why_no_hang(log) or ends_early(log)):
+        return
+    if log.hits["unknown"] and not log.every_rank:
+        return  # an error that is not known is an error
+    message, suspects, remedy = shown or _before_network(log) or _lagging(log)
+    if shows_order(log):
+        message += (
+            ". The other ranks wrote lines after the last lines of these ranks (unless somebody "
+            "removed lines from the file)"
+        )
+    reports = [one.line for one in log.reported("timeout", "work")]
+    yield one_finding("INIT-HANG", message, suspects, reports, remedy)
+
+
+def start_without_end(log: Log) -> Iterator[Finding]:
+    """Find a start in which all ranks waited until the job gave up: no rank failed to join."""
+    return find_hang(log) if gave_up(log) else iter(())
+
+
+def two_families(log: Log) -> tuple[str, list[str]] | None:
+    """Find whether some hosts start over IPv4 and others over IPv6: (message, minority) or None."""
+    hosts: dict[str, list[str]] = defaultdict(list)
+    for name, host in log.hosts.items():
+        if host.bootstrap:
+            hosts["IPv6" if ":" in host.bootstrap[1] else "IPv4"].append(name)
+    if len(hosts) < 2:
+        return None
+    families = sorted(hosts, key=lambda family: len(hosts[family]))
+    verbs = ["uses" if len(hosts[family]) == 1 else "use" for family in families]
+    few, many = (
+        f"{join_names(hosts[family])} {verb} {family}"
+        for family, verb in zip(families, verbs, strict=True)
+    )
+    return f"{few}, {many}", hosts[families[0]]
+
+
+# Each way to hang: the message, the suspects, and the remedy.
+Hang = tuple[str, list[str], str]
+
+
+def _by_family(log: Log) -> Hang | None:
+    families = two_families(log)
+    if families is None or STAGES.index(log.stage) > STAGES.index("topology"):
+        return None  # or the hosts have connected nevertheless
+    message = f"the start stops at the step `{log.stage}` without an error, and {families[0]}"
+    return message, families[1], read_remedies().texts["family"]
+
+
+def _before_network(log: Log) -> Hang | None:
+    """Report that every process stops before NCCL uses the network; otherwise return None."""
+    one_stage = log.stage == "bootstrap" and len(log.behind) == len(log.job_ranks)
+    if log.saw_network or not one_stage or (len(log.host_names) < 2 and not log.world_size):
+        return None
+    message = f"all {len(log.job_ranks)} processes stop before their first line about the network"
+    return message, log.host_names, read_remedies().texts["mesh"]
+
+
+def _lagging(log: Log) -> Hang:
+    ranks, texts = log.job_ranks, read_remedies().texts
+    remedy = texts["collective"] if log.stage in ("connect", "first-collective") else ""
+    idle = [rank for rank in log.behind if not rank.connecting]
+    behind = idle or [rank for rank in ranks if rank.stuck]
+    if len(behind) == len(ranks):
+        who = f"{_all_of(log, behind)} stop" if len(ranks) > 1 else f"{ranks[0].name} stops"
+        return f"{who} at the step `{log.stage}` without an error", [], remedy or texts["all_stop"]
+    furthest = STAGES[max(rank.stage for rank in ranks)]
+    where = f"stopped at the step `{log.stage}`, others reached `{furthest}`"
+    if furthest == log.stage:  # at the first collective
+        where = "did not begin the collective in which the others wait"
+    message = f"the job stops without an error: {rank_names(behind)} {where}"
+    return message, [rank.name for rank in behind], remedy
+
+
+def _all_of(log: Log, ranks: list[Rank]) -> str:
+    return f"all {len(ranks)} ranks" if len(ranks) == len(log.job_ranks) else ""
+
+
+def number_ranks(numbers: Collection[int]) -> str:
+    """Name ranks by their numbers: `rank 3`, `ranks 2, 3`."""
+    return f"rank{'s' if len(numbers) > 1 else ''} {join_names(map(str, numbers))}"
 
 
 DETECTORS = (

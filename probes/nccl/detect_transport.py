@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from probes.findings import MAX_NAMES, join_names
-from probes.nccl.calls import read_remedies
-from probes.nccl.evidence import (
+from probes.nccl.calls import (
     first_lines,
     hosts_of,
     message_findings,
     name_hosts,
     one_finding,
+    read_remedies,
 )
 from probes.nccl.job import RDMA_NETWORKS, Host
 from probes.nccl.log import Log
@@ -355,19 +355,12 @@ def _first_line(host: Host) -> str:
 TURNS_OFF = (
     "{} turns RDMA off (from the environment or an nccl.conf: NCCL's log does not show which)"
 )
-LOCAL = "NCCL chose {}, which leads to no other host"
 LINKS, IPOIB = "rings use links of two kinds: {}", "NCCL uses TCP over InfiniBand ({}), not RDMA"
-DETECTORS: tuple[Callable[[Log], Iterator[Finding]], ...] = (
-    hosts_on_tcp,
-    HostFault("FAB-ENV-DISABLED", _find_disabling, TURNS_OFF, "variable").detect,
-    rdma_errors,
-    HostFault("FAB-LINK-TYPES", _find_two_links, LINKS, "").detect,
-    missing_efa,
-    no_device,
-    HostFault("FAB-IPOIB", _find_ipoib, IPOIB, "interface").detect,
-    HostFault("FAB-LOOPBACK", _find_local_only, LOCAL, "interface").detect,
-    plugin_errors,
-    no_gdr,
-    partial_rails,
-    unknown_network,
-)
+LOCAL = "NCCL chose {}, which leads to no other host"
+DETECTORS = (
+    hosts_on_tcp, HostFault("FAB-ENV-DISABLED", _find_disabling, TURNS_OFF, "variable").detect,
+    rdma_errors, HostFault("FAB-LINK-TYPES", _find_two_links, LINKS, "").detect, missing_efa,
+    no_device, HostFault("FAB-IPOIB", _find_ipoib, IPOIB, "interface").detect,
+    HostFault("FAB-LOOPBACK", _find_local_only, LOCAL, "interface").detect, plugin_errors, no_gdr,
+    partial_rails, unknown_network,
+)  # fmt: skip

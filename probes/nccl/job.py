@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from probes.nccl.lines import LogWriter
@@ -25,6 +26,7 @@ RDMA_NETWORKS = re.compile(
 )
 EDGE_KINDS = ("intra", "rdma", "tcp", "other")
 MAX_RANKS = 100_000  # of one job: about three times the largest known jobs
+MAX_CACHED_EDGES = 30_000  # texts about edges
 MAX_EDGES = 1 << 16  # edges kept of one rank: to and from 32,768 others
 
 EDGE_LINE = re.compile(
@@ -57,6 +59,7 @@ class Edge(NamedTuple):
         return (kind << 17 | self.rank) << 17 | self.peer
 
 
+@lru_cache(MAX_CACHED_EDGES)
 def parse_edge(text: bytes, ofi_over_tcp: bool) -> Edge | None:
     """Parse an edge from `0[0] -> 8[0] [send] via NET/IB/0/GDRDMA`; None for a partial line."""
     match = EDGE_LINE.match(text)
@@ -193,18 +196,17 @@ class Host:
 class Rank:
     """Facts that one process (and device) logged about itself.
 
-    `number`, `size`, `nodes` and `local_ranks` are those of its largest communicator. `max_nodes`
-    is the largest number of nodes of any communicator. `open_comms` has the communicators that
-    began and did not complete, with the stage that each reached.
+    `number`, `size` and `local_ranks` are those of its largest communicator, `nodes` the most of
+    any communicator. `open_comms` has the communicators that began and did not complete, with the
+    stage that each reached.
     """
 
     writer: LogWriter
     host: Host
     number: int = -1
     size: int = 0
-    nodes: int = 0
     local_ranks: int = 0
-    max_nodes: int = 0
+    nodes: int = 0
     version: str = ""
     start_stage: int = 0  # the stage before any communicator
     open_comms: dict[bytes, int] = field(default_factory=dict)

@@ -18,9 +18,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from probes.nccl.other_lines import OtherLines
 from probes.nccl.patterns import SKIPPED_WORDS
-from probes.nccl.rows import RowReader
+from probes.nccl.rows import OtherLines, RowReader
 
 CHUNK = 4 << 20  # bytes read at once: many lines, and little memory
 MAX_TOTAL = 4 << 30  # bytes of all files, unpacked: 8192 ranks with 0.5 MiB each
@@ -65,16 +64,7 @@ UNMARKED = re.compile(
     rb"ncclSocketInit: |Duplicate GPU detected|Call to ibv_\w{1,30} failed)"
 )
 # One of them is in each line without a mark.
-UNMARKED_WORDS = (
-    b" INFO ",
-    b"NET/",
-    b" WARN ",
-    b"Bootstrap",
-    b"socket",
-    b"Socket",
-    b"GPU det",
-    b"ibv_",
-)
+UNMARKED_WORDS = b" INFO | WARN |NET/|Bootstrap|socket|Socket|GPU det|ibv_".split(b"|")
 
 
 class LogWriter(NamedTuple):
@@ -135,16 +125,18 @@ class LogLines:
 
     def __iter__(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
         self.others.file, before = self.name, self.others.count
-        with _open(self.path) as raw:  # opened once: a pipe can be read only once
-            gzipped = raw.peek(2)[:2] == b"\x1f\x8b"
-            file = gzip.GzipFile(fileobj=raw) if gzipped else raw
-            packed = raw if gzipped and raw.seekable() else None
-            for chunk in map(_mark_lines, self._read_chunks(file, packed)):
-                self._chunk, self._counted_to, self._position = chunk, 0, 0
-                yield from self._scan()
-                self._position = len(self._chunk)
-                _ = self.line_number
-        self._chunk = b""
+        try:
+            with _open(self.path) as raw:  # opened once: a pipe can be read only once
+                gzipped = raw.peek(2)[:2] == b"\x1f\x8b"
+                file = gzip.GzipFile(fileobj=raw) if gzipped else raw
+                packed = raw if gzipped and raw.seekable() else None
+                for chunk in map(_mark_lines, self._read_chunks(file, packed)):
+                    self._chunk, self._counted_to, self._position = chunk, 0, 0
+                    yield from self._scan()
+                    self._position = len(self._chunk)
+                    _ = self.line_number
+        finally:  # of a job there may be thousands of files
+            self._chunk, self._writers = b"", {}
         self.is_foreign = not (self.count or self.has_lines or self.others.count > before)
 
     def _read_chunks(
@@ -162,10 +154,10 @@ class LogLines:
                 self.binary = self.binary or b"\0" in piece
                 whole, newline, tail = piece.rpartition(b"\n")
                 if not newline:
-                    pending = self._keep_end(pending + piece, MAX_PENDING)
+                    pending = self._keep_end(pending + piece)
                     continue
                 yield pending + whole + newline
-                pending = self._keep_end(tail, MAX_PENDING)
+                pending = self._keep_end(tail)
             self.truncated = bool(pending)
             # An error in a line that is cut off is one; a figure may be another.
             RowReader.read(self.others, pending, self.line_number)
@@ -190,10 +182,11 @@ class LogLines:
                 "its size, as no log does. Unpack it and give the file"
             )
 
-    def _keep_end(self, line: bytes, size: int) -> bytes:
-        """Keep the last `size` bytes of a line; note if NCCL's text before them is lost."""
-        self.overlong |= len(line) > size and line.find(MARK, 0, len(MARK) - size) >= 0
-        return line[-size:]
+    def _keep_end(self, line: bytes) -> bytes:
+        """Keep the last bytes of a line; note if NCCL's text before them is lost."""
+        lost = line.find(MARK, 0, len(MARK) - MAX_PENDING) if len(line) > MAX_PENDING else -1
+        self.overlong |= lost >= 0
+        return line[-MAX_PENDING:]
 
     def _scan(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
         chunk, writers = self._chunk, self._writers

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 from string import ascii_letters
@@ -13,9 +13,8 @@ from string import ascii_letters
 from probes.nccl import job
 from probes.nccl.job import STAGES, Communicator, Host, Process, Rank
 from probes.nccl.lines import NO_WRITER, LogLines, LogWriter, to_text
-from probes.nccl.other_lines import MAX_KEPT, OtherLines
 from probes.nccl.patterns import find_kinds
-from probes.nccl.rows import Reported
+from probes.nccl.rows import MAX_KEPT, OtherLines, Reported
 
 MAX_GLUED = 20  # letters of another text before the name of a host
 NO_RANK = Rank(NO_WRITER, Host(""))
@@ -83,21 +82,23 @@ class Log:
 
         The same process has lines under its own name, or only the other host has lines of a start.
         """
+        numberless = [writer for writer, rank in self.ranks.items() if not rank.size]
+        if not numberless:
+            return
         processes = {writer[:2] for writer in self.ranks}
         joined = {writer[:2] for writer, rank in self.ranks.items() if rank.size}
         begun = {host for host, _ in joined}
         begun |= {name for name, host in self.hosts.items() if host.bootstrap or host.networks}
-        for writer in [writer for writer, rank in self.ranks.items() if not rank.size]:
+        for writer in numberless:
             name = writer.host
             letters = 0 if name in begun else len(name) - len(name.lstrip(ascii_letters))
             for at in range(1, len(name)):
-                process = name[at:], writer.pid
+                process, host = (name[at:], writer.pid), self.hosts.get(name[at:])
                 own = process in joined or (name[at - 1].isalnum() and process in processes)
-                if own or (at <= min(letters, MAX_GLUED) and name[at:] in begun):
+                if host and (own or (at <= min(letters, MAX_GLUED) and name[at:] in begun)):
                     rank = self.ranks.pop(writer)
                     self.hosts.pop(name, None)
-                    rank.host = self.hosts[name[at:]]
-                    rank.writer = writer._replace(host=name[at:])
+                    rank.host, rank.writer = host, writer._replace(host=host.name)
                     self.ranks.setdefault(rank.writer, rank)
                     break
 
@@ -172,16 +173,13 @@ class Log:
 
         A thread without a CUDA device writes as device 0 of its process.
         """
-        same = self._joined_ranks.get(rank.writer[:2], ())
-        return same[0] if len(same) == 1 else rank
+        return self._only_ranks.get(rank.writer[:2], rank)
 
     @cached_property
-    def _joined_ranks(self) -> dict[Process, list[Rank]]:
-        by_process: dict[Process, list[Rank]] = defaultdict(list)
-        for rank in self.ranks.values():
-            if rank.size:
-                by_process[rank.writer[:2]].append(rank)
-        return by_process
+    def _only_ranks(self) -> dict[Process, Rank]:
+        joined = [rank for rank in self.ranks.values() if rank.size]
+        counts = Counter(rank.writer[:2] for rank in joined)
+        return {rank.writer[:2]: rank for rank in joined if counts[rank.writer[:2]] == 1}
 
     @cached_property
     def jobs(self) -> list[set[Process]]:
@@ -256,7 +254,7 @@ class Log:
     @cached_property
     def nodes(self) -> int:
         """Count nodes as NCCL does, the most of any communicator; 0 if no line gives it."""
-        return max((rank.max_nodes for rank in self.ranks.values()), default=0)
+        return max((rank.nodes for rank in self.ranks.values()), default=0)
 
     @cached_property
     def host_names(self) -> list[str]:
@@ -331,7 +329,8 @@ def split_into_jobs(communicators: Iterable[Communicator]) -> list[set[Process]]
     return list({id(group): group for group in jobs.values()}.values())
 
 
-BUDGET = 200 << 20  # bytes: 100,000 ranks on 12,500 hosts, with two communicators and 20 edges each
+# Bytes: 100,000 ranks on 12,500 hosts, with two communicators and 12 edges each.
+BUDGET = 185 << 20
 
 
 class MemoryBudget:
@@ -347,7 +346,3 @@ class MemoryBudget:
             return False
         self.free_bytes -= size
         return True
-
-    def give(self, size: int) -> None:
-        """Give back the bytes of something that was removed."""
-        self.free_bytes += size

@@ -20,7 +20,6 @@ from probes.nccl.patterns import PREFILTER, find_kinds, is_warning, read_kinds
 MAX_KEPT = 200  # messages kept per phrase
 MAX_TEXT = 1024  # bytes of a text that are searched for phrases
 MAX_EDGE_TEXT = 256  # bytes of a text about an edge
-MAX_CACHED_EDGES = 30_000  # cached texts about edges
 MAX_COMMS = 1000  # communicators of one rank
 MAX_NAMES = 128  # devices, interfaces or networks of one host
 # Costs in bytes, above those of CPython 3.11, with short texts and the slots of dicts.
@@ -74,7 +73,6 @@ class LogParser:
     def __init__(self) -> None:
         self.log = Log()
         self._lines, self._free_bytes = LogLines(Path(), self.log.others), MAX_TOTAL
-        self._edge_cache: dict[bytes, Edge | None] = {}
         self._known_edges: set[tuple[int, bytes]] = set()
 
     def add_file(self, path: Path) -> None:
@@ -151,16 +149,13 @@ class LogParser:
             rank.connected = True
         if (id(rank), key) in self._known_edges or len(key) > MAX_EDGE_TEXT:
             return
-        if len(self._known_edges) > MAX_CACHED_EDGES:
+        if len(self._known_edges) > job.MAX_CACHED_EDGES:
             self._known_edges.clear()
-            self._edge_cache.clear()
         self._known_edges.add((id(rank), key))
         if b" nRanks " in key and (match := job.TAIL_SIZE.search(key)):
             self.log.tail_size = max(self.log.tail_size, min(int(match[1]), job.MAX_RANKS))
-        if key not in self._edge_cache:
-            self._edge_cache[key] = job.parse_edge(key, bool(self.log.hits.get("ofi-tcp")))
-        if parsed := self._edge_cache[key]:
-            self._add_edge(rank, parsed, ring)
+        if edge := job.parse_edge(key, bool(self.log.hits.get("ofi-tcp"))):
+            self._add_edge(rank, edge, ring)
 
     def _add_edge(self, rank: Rank, edge: Edge, ring: bool) -> None:
         log, host = self.log, rank.host
@@ -255,9 +250,9 @@ class LogParser:
             number, ranks, nodes, local = map(int, match.groups()[1:])
             if not self._is_sane_size(rank, number, ranks):
                 return
-            rank.max_nodes = max(rank.max_nodes, nodes)
-            if ranks > rank.size or (ranks == rank.size and not rank.nodes):
-                rank.number, rank.size, rank.nodes, rank.local_ranks = number, ranks, nodes, local
+            rank.nodes = max(rank.nodes, nodes)
+            if ranks > rank.size or (ranks == rank.size and not rank.local_ranks):
+                rank.number, rank.size, rank.local_ranks = number, ranks, local
             rank.advance_to("graph")
             for member in reversed(rank.comms):
                 if member.pointer == match[1]:
@@ -281,7 +276,7 @@ class LogParser:
         if not self._is_sane_size(rank, number, ranks):
             return True
         if ranks > rank.size:
-            rank.number, rank.size, rank.nodes, rank.local_ranks = number, ranks, 0, 0
+            rank.number, rank.size, rank.local_ranks = number, ranks, 0
         if not (match["at"] and match["what"]):
             return True
         complete = match["what"] == b"COMPLETE"
@@ -296,7 +291,7 @@ class LogParser:
                 rank.open_comms[pointer] = STAGES.index("topology")
             return True
         if rank.open_comms.pop(pointer, None) is not None:
-            self.log.budget.give(FACT_COST)
+            self.log.budget.free_bytes += FACT_COST
         rank.initialised = True
         rank.connected = rank.connected or ranks == 1 or not self.log.connects_at_runtime(rank)
         return True

@@ -5,12 +5,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from probes.findings import join_names
-from probes.nccl import calls, detect_init, detect_transport, hang
-from probes.nccl.evidence import first_of_each, first_rows, rank_names
+from probes.nccl import calls, detect_init, detect_transport
+from probes.nccl.calls import first_of_each, first_rows, rank_names
+from probes.nccl.detect_init import COLLECT, ends_early, find_hang, start_without_end, why_no_hang
 from probes.nccl.job import MAX_RANKS, STAGES
 from probes.nccl.log import NO_RANK, Log
 from probes.nccl.parser import read_logs
@@ -25,6 +27,9 @@ STARTS = ("INIT-", "NCCL-", "LAUNCH-")
 APART = (
     "let each rank write its own file (NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log), and give them "
     "all"
+)
+WRAP = partial(
+    textwrap.wrap, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
 )
 EXIT_ACCEPTED, EXIT_WRONG, EXIT_UNPROVEN = 0, 1, 20
 
@@ -49,9 +54,7 @@ class NcclReport:
     findings: list[Finding]
     unproven: list[str]
     notes: list[str]
-    size_known: bool = (
-        True  # a line gives the number of ranks: otherwise there are `ranks` at least
-    )
+    size_known: bool = True  # a line gives the number of ranks: otherwise `ranks` are the least
     stages_sends: bool = False  # some host receives with GPUDirect, and sends without
 
     @property
@@ -128,9 +131,8 @@ def judge_log(log: Log) -> NcclReport:
     if not explained:
         plugin = () if {"FAB-PLUGIN", "FAB-NO-EFA"} & {*codes} else (calls.plugin_errors,)
         explain = (
-            calls.reported_causes, calls.other_errors, *plugin, hang.start_without_end,
-            calls.torch_errors,
-            calls.reported_follow_ups, hang.find_hang,
+            calls.reported_causes, calls.other_errors, *plugin, start_without_end,
+            calls.torch_errors, calls.reported_follow_ups, find_hang,
         )  # fmt: skip
         findings += next(filter(None, (list(detect(log)) for detect in explain)), [])
     counts = {kind: log.edge_counts[kind] for kind in ("rdma", "tcp", "intra", "other")}
@@ -239,9 +241,9 @@ def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) ->
     yield from detect_transport.staged_sends(log)
     yield from doubts
     explained = any(code.startswith(STARTS) for code in codes)  # why the job stopped
-    why = "" if log.partial or explained else hang.why_no_hang(log) or hang.ends_early(log)
+    why = "" if log.partial or explained else why_no_hang(log) or ends_early(log)
     if why and any(rank.stuck for rank in log.job_ranks):
-        yield f"this log cannot show whether the job hangs: {why}. {hang.COLLECT}"
+        yield f"this log cannot show whether the job hangs: {why}. {COLLECT}"
     if not explained:
         yield from _unconnected(log, counts)
 
@@ -352,11 +354,4 @@ def _count(number: int, noun: str) -> str:
 
 
 def _wrap(text: str, width: int, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        one_line(text),
-        width,
-        initial_indent=indent,
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return WRAP(one_line(text), width, initial_indent=indent)

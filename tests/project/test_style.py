@@ -53,8 +53,8 @@ BUDGET = {
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
     "probes/launch": 2519,
-    # rows.py reads what other programs report, as data; torch_calls.py compares a watchdog's lines.
-    "probes/nccl": 2549,
+    # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
+    "probes/nccl": 2491,
     "probes/restart": 1635,
     "probes/scaling": 961,
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
