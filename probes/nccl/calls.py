@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -336,29 +335,6 @@ class Call(NamedTuple):
         return f"{self.operation or 'collective'} #{self.number}{elements}"
 
 
-@dataclass(slots=True)
-class RankState:
-    """What one rank did in one process group: the call it waits in, and the last it called."""
-
-    waits: Call | None = None
-    enqueued: int | None = None
-    inner: set[str] = field(default_factory=set)  # its numbers within the group
-    calls: set[int] = field(default_factory=set)  # numbers of all calls that it waits in
-
-    def add(self, groups: Mapping[str, str]) -> None:
-        """Add what one line gives; of several calls the first one counts."""
-        self.inner |= {groups.get("rank", "")} - {""}
-        if number := groups.get("seq"):
-            size = groups.get("size") or groups.get("shape", "")
-            call = Call(int(number), groups.get("op", ""), size)
-            self.calls.add(call.number)
-            # The other lines about a call lack operation and size.
-            known = filter(None, (self.waits, call))
-            self.waits = min(known, key=lambda one: (one.number, not one.operation))
-        if enqueued := groups.get("enqueued"):
-            self.enqueued = int(enqueued)
-
-
 class CallComparison(NamedTuple):
     """What the calls of one process group show; `advice` names a text of remedies.toml."""
 
@@ -373,17 +349,21 @@ def compare_calls(reports: list[Reported], size: int) -> CallComparison | None:
     return max(filter(None, found), key=lambda one: SAYS.index(one.advice), default=None)
 
 
-def _by_group(reports: Iterable[Reported]) -> dict[str, dict[int, RankState]]:
+# What the lines about one process group show, by rank.
+GroupLines = dict[int, list[Mapping[str, str]]]
+
+
+def _by_group(reports: Iterable[Reported]) -> dict[str, GroupLines]:
     """Sort what the lines show by process group (empty: not named) and rank."""
     numbered = [(int(one.rank), one) for one in reports if one.rank]
     # A line without the name of its group has that of the next line about the same call.
     names = {
         (rank, one.groups.get("seq")): name for rank, one in numbered if (name := _name_group(one))
     }
-    found: dict[str, dict[int, RankState]] = defaultdict(lambda: defaultdict(RankState))
+    found: dict[str, GroupLines] = defaultdict(lambda: defaultdict(list))
     for rank, one in numbered:
         name = _name_group(one) or names.get((rank, one.groups.get("seq")), "")
-        found[name][rank].add(one.groups)
+        found[name][rank].append(one.groups)
     return found
 
 
@@ -393,21 +373,31 @@ def _name_group(one: Reported) -> str:
     return f"GUID {guid[1]}" if guid else text
 
 
-def _compare_group(name: str, ranks: dict[int, RankState], size: int) -> CallComparison | None:
-    waiting: dict[Call, list[int]] = defaultdict(list)
-    for rank, state in sorted(ranks.items()):
-        if state.waits:
-            waiting[state.waits].append(rank)
+def _list_calls(lines: list[Mapping[str, str]]) -> list[Call]:
+    """List the calls that one rank waits in, the first one first."""
+    found = [
+        Call(int(one["seq"]), one.get("op", ""), one.get("size") or one.get("shape", ""))
+        for one in lines
+        if one.get("seq")
+    ]
+    # The other lines about a call lack operation and size.
+    return sorted(found, key=lambda one: (one.number, not one.operation))
+
+
+def _compare_group(name: str, ranks: GroupLines, size: int) -> CallComparison | None:
+    waiting, idle = defaultdict[Call, list[int]](list), []
+    for rank in sorted(ranks):
+        if own := _list_calls(ranks[rank]):
+            waiting[own[0]].append(rank)
+        else:
+            idle.append(rank)
     if not waiting:
         return None
     calls = sorted(waiting)
     last = calls[-1].number
     # Ranks that did not call what the others wait in: their line gives the last that they called.
-    absent = {
-        rank: state.enqueued
-        for rank, state in sorted(ranks.items())
-        if state.enqueued is not None and state.enqueued < last and not state.waits
-    }
+    ends = {rank: [int(n) for one in ranks[rank] if (n := one.get("enqueued"))] for rank in idle}
+    absent = {rank: end[-1] for rank, end in ends.items() if end and end[-1] < last}
     parts = [f"{_name_ranks(waiting[call], 'waits', 'wait')} in {call}" for call in calls]
     parts += [f"rank {rank} called nothing after #{end}" for rank, end in absent.items()]
     statement = join_names(parts)
@@ -433,7 +423,7 @@ def _are_unlike(calls: list[Call]) -> bool:
     return len(operations) > 1 or len(sizes) > 1
 
 
-def _is_comparable(name: str, ranks: Mapping[int, RankState], calls: list[Call]) -> bool:
+def _is_comparable(name: str, ranks: GroupLines, calls: list[Call]) -> bool:
     """Return whether the lines can be of one process group, with one count of its calls.
 
     No two ranks have one number in a group. Without a unique name, the numbers in the group must
@@ -441,12 +431,13 @@ def _is_comparable(name: str, ranks: Mapping[int, RankState], calls: list[Call])
     """
     if any(call.operation in PAIRED for call in calls):
         return False
-    inner = [number for state in ranks.values() for number in state.inner]
+    inner = {rank: {one.get("rank", "") for one in lines} - {""} for rank, lines in ranks.items()}
     if name.startswith("GUID"):
-        return len(inner) == len(set(inner))
-    if not name and any(len(state.calls) > 1 for state in ranks.values()):
+        return sum(map(len, inner.values())) == len(set[str]().union(*inner.values()))
+    numbers = [{call.number for call in _list_calls(lines)} for lines in ranks.values()]
+    if not name and any(len(own) > 1 for own in numbers):
         return False
-    return all(state.inner <= {str(rank)} for rank, state in ranks.items())
+    return all(own <= {str(rank)} for rank, own in inner.items())
 
 
 def _name_ranks(ranks: list[int], one: str, several: str) -> str:

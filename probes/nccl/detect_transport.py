@@ -64,10 +64,8 @@ def isolated_hosts(log: Log) -> Iterator[Finding]:
     if log.partial or log.nodes > 1 or log.external_edges or crossing:
         return
     if len(hosts) > 1 and alone >= {*hosts}:
-        message = (
-            f"each of {len(hosts)} hosts formed a communicator of its own: no data left a host"
-        )
-        yield one_finding("FAB-ALONE", message, hosts)
+        alone_each = f"each of {len(hosts)} hosts formed a communicator of its own"
+        yield one_finding("FAB-ALONE", f"{alone_each}: no data left a host", hosts)
 
 
 def hosts_on_tcp(log: Log) -> Iterator[Finding]:
@@ -163,14 +161,13 @@ def disabled_notes(log: Log) -> list[str]:
     return [f"{line}: {setting} turns RDMA off" for setting, line in found.items()][:MAX_NAMES]
 
 
-def staged_sends(log: Log) -> list[str]:
+def staged_sends(log: Log) -> Iterator[str]:
     """Say that a host receives with GPUDirect and sends without, which may be sound."""
-    places = [host.staged_send for host in log.hosts.values() if host.staged_send]
-    return [
-        f"{place}: this host receives with GPUDirect RDMA and sends without it. This is normal "
-        "without NVLink, and a fault with NVLink (see NCCL_NET_GDR_READ)"
-        for place in places[:1]
-    ]
+    for place in [host.staged_send for host in log.hosts.values() if host.staged_send][:1]:
+        yield (
+            f"{place}: this host receives with GPUDirect RDMA and sends without it. This is normal "
+            "without NVLink, and a fault with NVLink (see NCCL_NET_GDR_READ)"
+        )
 
 
 def slow_path_notes(log: Log) -> list[str]:
@@ -206,38 +203,28 @@ def disables_rdma(variable: str, value: str, host: Host) -> bool:
 
 
 def rdma_errors(log: Log) -> Iterator[Finding]:
-    """Find RDMA errors whose own text names the cause."""
-    for kind, (code, problem) in read_plain_errors(network=True).items():
-        if kind == "no-verbs" and log.others.ib_off:  # the library is not needed then
-            continue
+    """Find RDMA errors whose own text names the cause, and hosts without any device."""
+    faults = {
+        **read_plain_errors(network=True),
+        "efa": ("FAB-NO-EFA", "libfabric offers no EFA device"),
+        "no-device": ("FAB-NO-DEVICE", "NCCL sees no RDMA device"),
+    }
+    explained = {m.host.name for kind in faults if kind != "no-device" for m in log.hits[kind]}
+    tcp_host = any(host.name and not on_rdma(host) for host in log.hosts.values())
+    for kind, (code, problem) in faults.items():
         # A device that cannot be opened is a lost rail even if the other devices work.
         always = kind == "open-failed"
         hits = [m for m in log.hits[kind] if always or not may_use_rdma(log, m.host)]
+        if kind == "no-verbs" and log.others.ib_off:
+            hits = []  # the library is not needed then
+        if kind == "efa" and not tcp_host:
+            hits = [m for m in hits if m.host.name]
+        if kind == "no-device":  # where nothing in the log gives the reason
+            hits = [m for m in hits if m.host.name not in explained and not _disabling(m.host)]
+            hits = [m for m in hits if "other" not in m.host.edges]
         devices = dict.fromkeys(found[1] for m in hits if (found := DEVICE.search(m.detail)))
         problem += f" ({join_names(devices)})" if devices else ""
-        yield from message_findings(code, problem, hits, quote=False)
-
-
-def missing_efa(log: Log) -> Iterator[Finding]:
-    """Find libfabric without an EFA device, where nothing else carries RDMA."""
-    tcp_host = any(host.name and not on_rdma(host) for host in log.hosts.values())
-    of_hosts = [m for m in log.hits["efa"] if m.host.name or tcp_host]
-    hits = [m for m in of_hosts if not may_use_rdma(log, m.host)]
-    return message_findings("FAB-NO-EFA", "libfabric offers no EFA device", hits)
-
-
-def no_device(log: Log) -> Iterator[Finding]:
-    """Find hosts without an RDMA device where nothing in the log gives the reason."""
-    explained = {
-        m.host.name for kind in (*read_plain_errors(network=True), "efa") for m in log.hits[kind]
-    }
-    hits = [
-        m
-        for m in log.hits["no-device"]
-        if not (may_use_rdma(log, m.host) or "other" in m.host.edges or m.host.name in explained)
-        if not _disabling(m.host)
-    ]
-    return message_findings("FAB-NO-DEVICE", "NCCL sees no RDMA device", hits, quote=False)
+        yield from message_findings(code, problem, hits, quote=kind == "efa")
 
 
 def plugin_errors(log: Log) -> Iterator[Finding]:
@@ -284,20 +271,19 @@ def no_gdr(log: Log) -> Iterator[Finding]:
 
 def no_gdr_notes(log: Log) -> list[str]:
     """Note that RDMA goes through host memory where the hardware has no GPUDirect."""
-    if False not in log.gdr and not log.no_gdr:
-        return []
     devices = {device for host in log.hosts.values() for device in host.devices or ()}
     names = {name for host in log.hosts.values() for name in host.networks}
     gpus = {gpu for _, gpu in log.others.test_ranks.values()}
-    if devices and all(device.startswith("hfi1") for device in devices):
-        reason = "Omni-Path (hfi1) has no GPUDirect in NCCL"
-    elif gpus and all(UNIFIED.search(gpu) for gpu in gpus):
-        reason = f"{join_names(sorted(gpus))} has one memory for host and GPU"
-    elif names and all("ibfabric" in name or name == "OFI" for name in names):
-        reason = "EFA has GPUDirect from p4d on, and the log does not show the machine"
-    else:
-        return []
-    return [f"RDMA is staged through host memory: {reason}"]
+    unified = f"{join_names(sorted(gpus))} has one memory for host and GPU"
+    efa = "EFA has GPUDirect from p4d on, and the log does not show the machine"
+    reasons = [
+        ("Omni-Path (hfi1) has no GPUDirect in NCCL", {one.startswith("hfi1") for one in devices}),
+        (unified, {bool(UNIFIED.search(gpu)) for gpu in gpus}),
+        (efa, {"ibfabric" in name or name == "OFI" for name in names}),
+    ]
+    staged = [reason for reason, holds in reasons if holds == {True}]
+    shown = False in log.gdr or log.no_gdr
+    return [f"RDMA is staged through host memory: {one}" for one in staged[:1] if shown]
 
 
 def partial_rails(log: Log) -> Iterator[Finding]:
@@ -321,10 +307,8 @@ def partial_rails(log: Log) -> Iterator[Finding]:
         texts = [f"{name}: {problem}" for name, problem in problems.items()]
         yield one_finding("FAB-PARTIAL-RAILS", "; ".join(texts[:MAX_NAMES]), problems)
     else:
-        problem = "the ranks have different numbers of RDMA devices"
-        yield from message_findings(
-            "FAB-PARTIAL-RAILS", problem, log.hits["nic-counts"], quote=False
-        )
+        problem, hits = "the ranks have different numbers of RDMA devices", log.hits["nic-counts"]
+        yield from message_findings("FAB-PARTIAL-RAILS", problem, hits, quote=False)
 
 
 def _used_devices(host: Host) -> set[str]:
@@ -341,8 +325,8 @@ def _used_devices(host: Host) -> set[str]:
 def unknown_network(log: Log) -> Iterator[Finding]:
     """Find edges over a network plugin that is not known to use RDMA."""
     if networks := log.other_networks:
-        use = f"{join_names(networks)}; seatrial does not know whether it uses RDMA"
-        message = f"ranks are connected by {use}"
+        unknown = "seatrial does not know whether it uses RDMA"
+        message = f"ranks are connected by {join_names(networks)}; {unknown}"
         yield one_finding("FAB-UNKNOWN-NET", message, lines=networks.values())
 
 
@@ -352,15 +336,13 @@ def _first_line(host: Host) -> str:
 
 
 # NCCL puts lines of its conf files into the environment and logs both alike (param.cc).
-TURNS_OFF = (
-    "{} turns RDMA off (from the environment or an nccl.conf: NCCL's log does not show which)"
-)
+SOURCE = "from the environment or an nccl.conf: NCCL's log does not show which"
 LINKS, IPOIB = "rings use links of two kinds: {}", "NCCL uses TCP over InfiniBand ({}), not RDMA"
-LOCAL = "NCCL chose {}, which leads to no other host"
+TURNS_OFF, LOCAL = f"{{}} turns RDMA off ({SOURCE})", "NCCL chose {}, which leads to no other host"
 DETECTORS = (
     hosts_on_tcp, HostFault("FAB-ENV-DISABLED", _find_disabling, TURNS_OFF, "variable").detect,
-    rdma_errors, HostFault("FAB-LINK-TYPES", _find_two_links, LINKS, "").detect, missing_efa,
-    no_device, HostFault("FAB-IPOIB", _find_ipoib, IPOIB, "interface").detect,
+    rdma_errors, HostFault("FAB-LINK-TYPES", _find_two_links, LINKS, "").detect,
+    HostFault("FAB-IPOIB", _find_ipoib, IPOIB, "interface").detect,
     HostFault("FAB-LOOPBACK", _find_local_only, LOCAL, "interface").detect, plugin_errors, no_gdr,
     partial_rails, unknown_network,
 )  # fmt: skip

@@ -48,8 +48,7 @@ class Log:
     def finish(self) -> Log:
         """Determine which edges leave a host, once all lines are read; return the log."""
         self._unglue()
-        comms = [*self.communicators.values(), *self.splits.values()]
-        host_edges = job.HostEdges(comms)
+        host_edges = job.HostEdges([*self.communicators.values(), *self.splits.values()])
         host_edges.count_edges(self.ranks.values(), self.location_of)
         for one in self.reported("nccl")[:MAX_KEPT]:
             self.add_hit(one.row.kind, self._find_rank(one.groups["pid"]), one.sentence, one.line)
@@ -104,14 +103,13 @@ class Log:
 
     def _name_sockets(self) -> None:
         """Name the network of hosts without an RDMA device: 2.4 and 2.5 only list their sockets."""
+        old = self.others.version.startswith(("2.4.", "2.5."))
+        no_device = {hit.host.name: hit.line for hit in self.hits["no-device"]}
         if any(host.networks for host in self.hosts.values()):
             return
-        if self.others.version.startswith(("2.4.", "2.5.")):
-            for host in self.hosts.values():
-                if host.devices:
-                    host.networks["IB"] = ""
-        no_device = {hit.host.name: hit.line for hit in self.hits["no-device"]}
         for name, host in self.hosts.items():
+            if old and host.devices:
+                host.networks["IB"] = ""
             if host.sockets and name in no_device:
                 host.networks["Socket"] = no_device[name]
 

@@ -36,7 +36,7 @@ COMM_ID = re.compile(rb"commId (\w{1,64})")
 SPLIT_COMM = re.compile(rb"parent (\S{1,32}) (?:\w{1,16} (\d{1,9}) )?color (-?\d{1,12})")
 USING_ITEM = re.compile(rb"(?:\[\d+\])?([\w.\-@]{1,64}):([\da-fA-F.:%\w\[\]]{1,64})<\d+>")
 # `[0]mlx5_0:1/IB`; merged ports, 2.20 to 2.23: `[0]={[0] mlx5_2:1/RoCE, [1] mlx5_3:1/RoCE}`.
-DEVICE_ITEM = re.compile(rb"\[\d+\](?:=\{[^}]{0,128}\}|([\w.\-+]{1,64}):\d+/\w+)")
+DEVICE_ITEM = re.compile(rb"\[\d+\](?:=\{[^}]{0,128}\}|([\w.\-+]{1,64}):\d+/(\w{1,16}))")
 # Since 2.24, for each device, and then for merged ports: `[2] name=mlx5_0+mlx5_1`.
 VIRTUAL_DEVICE = re.compile(rb"Made virtual device \[(\d{1,4})\] name=([\w.\-+]{1,300}) ")
 # The second form is that of NCCL_NET since 2.30, where the program names another network.
@@ -51,7 +51,6 @@ NETWORK = re.compile(
     rb"Using (?:network|internal Network) (.{1,64})$|Assigned NET plugin (.{1,64}?) to comm"
 )
 OLD_INTERFACE = re.compile(rb"NET : Using interface ([\w.\-@]{1,64}):([\da-fA-F.:]{1,64})")  # 2.3
-LINK_TYPE = re.compile(rb"\[\d+\]([\w.\-+]{1,64}):\d+/(IB|RoCE)")
 
 
 def read_logs(paths: Iterable[Path], skipped: Iterable[str] = ()) -> Log:
@@ -124,13 +123,10 @@ class LogParser:
 
     def _add_rank(self, writer: LogWriter) -> Rank | None:
         log = self.log
-        host = log.hosts.get(writer.host)
-        if not log.budget.take(RANK_COST + (0 if host else HOST_COST)):
+        if not log.budget.take(RANK_COST + HOST_COST * (writer.host not in log.hosts)):
             return None
-        if host is None:
-            host = log.hosts[writer.host] = Host(writer.host)
-        rank = log.ranks[writer] = Rank(writer, host)
-        return rank
+        host = log.hosts.setdefault(writer.host, Host(writer.host))
+        return log.ranks.setdefault(writer, Rank(writer, host))
 
     def _location(self) -> str:
         return f"{self._lines.name}:{self._lines.line_number}"
@@ -214,9 +210,7 @@ class LogParser:
                 device = to_text(match[1] or match[0])
                 if self._is_new(device, host.devices):
                     host.devices.append(device)
-            if not host.link_types:  # ranks of a host write the same
-                types = [*LINK_TYPE.finditer(text)][:MAX_NAMES]
-                host.link_types = {to_text(m[1]): to_text(m[2]) for m in types}
+                    host.link_types |= {device: to_text(match[2])} if match[2] else {}
 
     def _parse_socket(self, rank: Rank, text: bytes) -> None:
         rank.advance_to("net-init")

@@ -205,7 +205,7 @@ TRIES = 2  # a machine may be busy in one of them
 
 
 def is_linear(work: Callable[[bytes], object], part: bytes) -> bool:
-    """Return whether a line that repeats this takes about 4 times as long if it has 4 times more."""
+    """Return whether a line that repeats this takes about 4 times as long with 4 times more."""
     for _ in range(TRIES):
         spent = []
         for size in (MEGABYTE // 4, MEGABYTE):
