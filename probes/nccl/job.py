@@ -24,7 +24,7 @@ RDMA_NETWORKS = re.compile(
     r"|GPUDirectTCPX\w*|Slingshot\w*",
     re.IGNORECASE,
 )
-EDGE_KINDS = ("intra", "rdma", "tcp", "other")
+EDGE_KINDS = ("rdma", "tcp", "intra", "other")
 MAX_RANKS = 100_000  # of one job: about three times the largest known jobs
 MAX_CACHED_EDGES = 30_000  # texts about edges
 MAX_EDGES = 1 << 16  # edges kept of one rank: to and from 32,768 others
@@ -292,12 +292,13 @@ class HostEdges:
         if comm is None:
             self._unplaced[edge.kind, edge.receives] += 1
             return
-        if not (edge.receives and _reported_by_sender(comm, edge)):
+        peer = comm.members[edge.peer].rank if edge.peer in comm.members else None
+        sent = edge._replace(rank=edge.peer, peer=edge.rank, receives=False).packed
+        if not (edge.receives and peer and peer.edges and sent in peer.edges):  # logged by both
             self.counts[edge.kind if leaves else "intra"] += 1
-        member = comm.members.get(edge.peer)
-        if member and member.rank.edges is None and not member.rank.connected:
-            member.rank.edges = EdgeSet()  # so that it is named once
-            self.silent_ranks.append(member.rank)
+        if peer and peer.edges is None and not peer.connected:
+            peer.edges = EdgeSet()  # so that it is named once
+            self.silent_ranks.append(peer)
 
     def _find_comm(
         self, rank: Rank, edge: Edge, comms: list[Communicator]
@@ -323,14 +324,6 @@ class HostEdges:
             return comm.nodes != 1
         ambiguous = self._ambiguous.get(id(comm), ())
         return member.rank.host is not rank.host or rank.host.name in ambiguous
-
-
-def _reported_by_sender(comm: Communicator, edge: Edge) -> bool:
-    """Return whether the edge's other end logged it as well."""
-    member = comm.members.get(edge.peer)
-    edges = member.rank.edges if member else None
-    sent = edge._replace(rank=edge.peer, peer=edge.rank, receives=False)
-    return edges is not None and sent.packed in edges
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,8 @@ class LogLines:
         return match[1] if match else b""
 
     def __iter__(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
-        self.others.file, before = self.name, self.others.count
+        self.others.file = self.name
+        before = self.others.tables + len(self.others.found)
         try:
             with _open(self.path) as raw:  # opened once: a pipe can be read only once
                 gzipped = raw.peek(2)[:2] == b"\x1f\x8b"
@@ -137,7 +138,8 @@ class LogLines:
                     _ = self.line_number
         finally:  # of a job there may be thousands of files
             self._chunk, self._writers = b"", {}
-        self.is_foreign = not (self.count or self.has_lines or self.others.count > before)
+        told = self.others.tables + len(self.others.found) > before
+        self.is_foreign = not (self.count or self.has_lines or told)
 
     def _read_chunks(
         self, file: BinaryIO | gzip.GzipFile, packed: BinaryIO | None

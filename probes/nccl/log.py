@@ -33,7 +33,7 @@ class Log:
         self.hosts: dict[str, Host] = {}
         self.communicators: dict[bytes, Communicator] = {}  # by commId
         self.splits: dict[bytes, Communicator] = {}
-        self.edge_counts: dict[str, int] = dict.fromkeys(("rdma", "tcp", "intra", "other"), 0)
+        self.edge_counts = dict.fromkeys(job.EDGE_KINDS, 0)
         self.silent_ranks: list[Rank] = []  # others connect to them, they logged no connection
         self.gdr: set[bool] = set()
         self.no_gdr = ""  # place where NCCL logs that some rank has an edge without GPUDirect
@@ -272,20 +272,12 @@ class Log:
     @cached_property
     def single_host(self) -> bool:
         """Return whether the log shows that nothing had to leave the host (or NVLink's domain)."""
-        if self.nodes > 1:
-            return False
-        if self.nodes == 1:
-            return len(self.host_names) <= 1 or len(self.jobs) == 1
-        complete = len(self.others.test_ranks) == self.world_size  # rank 0 is listed first
-        if (
-            self.others.test_ranks
-            and complete
-            and len(self.test_hosts) == 1
-            and not self.external_edges
-        ):
-            return len(self.host_names) <= 1
-        all_ranks = len({rank.number for rank in self.job_ranks}) == self.world_size > 0
-        return len(self.host_names) <= 1 and all_ranks and not self.external_edges  # before 2.20
+        if self.nodes:
+            return self.nodes == 1 and (len(self.host_names) <= 1 or len(self.jobs) == 1)
+        numbers = {rank.number for rank in self.job_ranks}  # before 2.20
+        listed = len(self.test_hosts) == 1 and len(self.others.test_ranks) == self.world_size
+        all_ranks = listed or len(numbers) == self.world_size > 0
+        return len(self.host_names) <= 1 and all_ranks and not self.external_edges
 
     @cached_property
     def stage(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,6 @@ STARTS = ("INIT-", "NCCL-", "LAUNCH-")
 APART = (
     "let each rank write its own file (NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log), and give them "
     "all"
-)
-WRAP = partial(
-    textwrap.wrap, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
 )
 EXIT_ACCEPTED, EXIT_WRONG, EXIT_UNPROVEN = 0, 1, 20
 
@@ -98,13 +94,10 @@ class NcclReport:
             lines += ["", *_wrap(f"{finding.code}{suspects}: {finding.statement}", width)]
             lines += _wrap(f"remedy: {finding.remedy}", width, "  ")
             lines += [f"  {one_line(line)}" for line in finding.evidence]
-        for sentence in self.notes:
-            lines += ["", *_wrap(f"note: {sentence}", width)]
-        for sentence in self.unproven:
-            lines += ["", *_wrap(f"not proven: {sentence}", width)]
-        if not self.findings and not self.unproven:
-            lines += ["", "no fault found"]
-        return "\n".join(lines)
+        ends = [f"note: {one}" for one in self.notes]
+        ends += [f"not proven: {one}" for one in self.unproven]
+        ends += [] if self.findings or self.unproven else ["no fault found"]
+        return "\n".join([*lines, *(line for one in ends for line in ("", *_wrap(one, width)))])
 
 
 def analyse_files(
@@ -135,7 +128,7 @@ def judge_log(log: Log) -> NcclReport:
             calls.torch_errors, calls.reported_follow_ups, find_hang,
         )  # fmt: skip
         findings += next(filter(None, (list(detect(log)) for detect in explain)), [])
-    counts = {kind: log.edge_counts[kind] for kind in ("rdma", "tcp", "intra", "other")}
+    counts = log.edge_counts
     if log.single_host:  # with P2P and shared memory off, one host's ranks connect over the network
         counts = {"rdma": 0, "tcp": 0, "intra": sum(counts.values()), "other": 0}
     seen_hosts = {writer.host for writer in log.seen} - {""}
@@ -207,10 +200,8 @@ def _list_untold(log: Log, findings: list[Finding], sentences: list[str]) -> Ite
 
 
 def _name_transport(counts: dict[str, int], log: Log) -> str:
-    if counts["rdma"] and counts["tcp"]:
-        return "mixed"
-    if counts["rdma"] or counts["tcp"]:
-        return "rdma" if counts["rdma"] else "tcp"
+    if carried := [kind for kind in ("rdma", "tcp") if counts[kind]]:
+        return carried[0] if len(carried) == 1 else "mixed"
     if max(len(log.host_names), log.nodes) > 1 and not log.single_host:
         return "unknown" if counts["other"] else "none"  # or what connects the hosts is not here
     intra = counts["intra"] or (log.single_host and log.stage == "complete" and log.world_size > 0)
@@ -354,4 +345,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def _wrap(text: str, width: int, indent: str = "") -> list[str]:
-    return WRAP(one_line(text), width, initial_indent=indent)
+    wrapper = textwrap.TextWrapper(width, indent, "  ", break_long_words=False)
+    wrapper.break_on_hyphens = False
+    return wrapper.wrap(one_line(text))

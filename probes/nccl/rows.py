@@ -195,11 +195,6 @@ class OtherLines(RowReader):
         self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
         self.listed_twice: tuple[int, str, str] | None = None  # nccl-tests: rank, and its two hosts
 
-    @property
-    def count(self) -> int:
-        """Number of lines that were found."""
-        return self.tables + len(self.found)
-
     def read(self, chunk: bytes, first_line: int) -> None:
         """Read whole lines; `first_line` is the number of the first."""
         if any(hint in chunk for hint in HINTS):
