@@ -124,8 +124,7 @@ class LogLines:
         return match[1] if match else b""
 
     def __iter__(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
-        self.others.file = self.name
-        before = self.others.tables + len(self.others.found)
+        self.others.file, before = self.name, self.others.count
         try:
             with _open(self.path) as raw:  # opened once: a pipe can be read only once
                 gzipped = raw.peek(2)[:2] == b"\x1f\x8b"
@@ -138,8 +137,7 @@ class LogLines:
                     _ = self.line_number
         finally:  # of a job there may be thousands of files
             self._chunk, self._writers = b"", {}
-        told = self.others.tables + len(self.others.found) > before
-        self.is_foreign = not (self.count or self.has_lines or told)
+        self.is_foreign = not (self.count or self.has_lines or self.others.count > before)
 
     def _read_chunks(
         self, file: BinaryIO | gzip.GzipFile, packed: BinaryIO | None

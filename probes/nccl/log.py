@@ -11,12 +11,14 @@ from functools import cached_property
 from string import ascii_letters
 
 from probes.nccl import job
-from probes.nccl.job import STAGES, Communicator, Host, Process, Rank
+from probes.nccl.job import STAGES, Communicator, Host, MatchedMessage, Process, Rank
 from probes.nccl.lines import NO_WRITER, LogLines, LogWriter, to_text
 from probes.nccl.patterns import find_kinds
 from probes.nccl.rows import MAX_KEPT, OtherLines, Reported
 
 MAX_GLUED = 20  # letters of another text before the name of a host
+# Bytes: 100,000 ranks on 12,500 hosts, with two communicators and 12 edges each.
+BUDGET = 185 << 20
 NO_RANK = Rank(NO_WRITER, Host(""))
 RUNTIME_CONNECT = (2, 22)  # since this version ranks connect at the first collective, not at init
 
@@ -25,11 +27,12 @@ class Log:
     """Content of all files of one job; call `finish` once all of them are read."""
 
     def __init__(self) -> None:
-        self.budget = MemoryBudget()
+        self.free_bytes = BUDGET  # for what is remembered
+        self.full = False  # something is left out that exceeds them
         self.files: list[LogLines] = []  # in the order of reading
         self.others = OtherLines()  # what other programs write
         self.ranks: dict[LogWriter, Rank] = {}
-        self.unnamed: set[tuple[int, int]] = set()  # number and size, of lines without a host
+        self.unnamed: set[int] = set()  # numbers of ranks, of lines without a host
         self.hosts: dict[str, Host] = {}
         self.communicators: dict[bytes, Communicator] = {}  # by commId
         self.splits: dict[bytes, Communicator] = {}
@@ -38,7 +41,7 @@ class Log:
         self.gdr: set[bool] = set()
         self.no_gdr = ""  # place where NCCL logs that some rank has an edge without GPUDirect
         self.other_networks: dict[str, str] = {}  # name -> place
-        self.hits: dict[str, list[job.MatchedMessage]] = defaultdict(list)
+        self.hits: dict[str, list[MatchedMessage]] = defaultdict(list)
         self.saw_network = False  # some line is about networks
         self.unread_files: list[str] = []  # one sentence for each file without usable lines
         self.read_failed = False  # a file could not be read to its end
@@ -51,11 +54,13 @@ class Log:
         host_edges = job.HostEdges([*self.communicators.values(), *self.splits.values()])
         host_edges.count_edges(self.ranks.values(), self.location_of)
         for one in self.reported("nccl")[:MAX_KEPT]:
-            self.add_hit(one.row.kind, self._find_rank(one.groups["pid"]), one.sentence, one.line)
+            rank = self._find_rank(one.groups["pid"])
+            self.hits[one.row.kind].append(MatchedMessage(rank, one.sentence, one.line))
         for one in self.reported("quote"):
             text = self.files[0].clean(one.text.encode())
             for kind in find_kinds(text) or ["last-error"]:
-                self.add_hit(kind, NO_RANK, f"{to_text(text[:300])}{one.sentence}", one.line)
+                detail = f"{to_text(text[:300])}{one.sentence}"
+                self.hits[kind].append(MatchedMessage(NO_RANK, detail, one.line))
         self.edge_counts, self.silent_ranks = dict(host_edges.counts), host_edges.silent_ranks
         self._name_sockets()
         self._judge_gdr()
@@ -117,11 +122,12 @@ class Log:
         """List what other programs report in one of these roles, in the order of the lines."""
         return [one for one in self.others.found if one.row.role in roles]
 
-    def add_hit(
-        self, kind: str, rank: Rank, detail: str, line: str, *, warned: bool = True
-    ) -> None:
-        """Add a message of a rank that has a phrase of this kind."""
-        self.hits[kind].append(job.MatchedMessage(rank, detail, line, warned))
+    def take(self, size: int, *, when: bool = True) -> bool:
+        """Take bytes if they are free and if `when` holds; otherwise set `full`, return False."""
+        fits = when and size <= self.free_bytes
+        self.full |= not fits
+        self.free_bytes -= size if fits else 0
+        return fits
 
     @property
     def external_edges(self) -> int:
@@ -136,7 +142,7 @@ class Log:
     def partial(self) -> bool:
         """Whether lines are known to be missing, so that a missing line proves nothing."""
         cut = any(file.overlong or (file.truncated and file.count) for file in self.files)
-        return cut or self.read_failed or self.budget.full
+        return cut or self.read_failed or self.full
 
     @property
     def repeated(self) -> int:
@@ -232,7 +238,7 @@ class Log:
 
         A process without a number may be an earlier attempt of one that has it.
         """
-        numbers = {*self.numbers, *(number for number, _ in self.unnamed)}
+        numbers = self.numbers | self.unnamed
         numbers |= {int(one.rank) for one in self.others.found if one.rank}
         devices: dict[Process, set[str]] = defaultdict(set)
         for host, pid, device in {*self.ranks, *self.seen}:
@@ -317,22 +323,3 @@ def split_into_jobs(communicators: Iterable[Communicator]) -> list[set[Process]]
                 largest |= part
                 jobs |= dict.fromkeys(part, largest)
     return list({id(group): group for group in jobs.values()}.values())
-
-
-# Bytes: 100,000 ranks on 12,500 hosts, with two communicators and 12 edges each.
-BUDGET = 185 << 20
-
-
-class MemoryBudget:
-    """Bytes for what is remembered; what exceeds them is left out, and `full` is set."""
-
-    def __init__(self, size: int = BUDGET) -> None:
-        self.free_bytes, self.full = size, False
-
-    def take(self, size: int, *, when: bool = True) -> bool:
-        """Take `size` bytes if free and if `when` holds; otherwise set `full` and return False."""
-        if size > self.free_bytes or not when:
-            self.full = True
-            return False
-        self.free_bytes -= size
-        return True

@@ -25,12 +25,10 @@ MAX_NAMES = 128  # devices, interfaces or networks of one host
 # Costs in bytes, above those of CPython 3.11, with short texts and the slots of dicts.
 RANK_COST, HOST_COST, COMM_COST, MEMBER_COST, EDGE_COST, FACT_COST = 800, 800, 600, 330, 24, 200
 
-COMM_LINE = re.compile(
-    rb"comm (\S{1,32}) rank (\d{1,9}) nRanks (\d{1,9}) nNodes (\d{1,9}) localRanks (\d{1,9})"
-)
 INIT_LINE = re.compile(  # of 2.3: `rank 0 nranks 4`, and `- COMPLETE` without `Init`
     rb"(?:comm (?P<at>\S{1,32}) )?rank (?P<number>\d{1,9}) n[rR]anks (?P<size>\d{1,9})"
-    rb"(?: (?P<rest>.{0,300}?)(?:\bInit|-) (?P<what>START|COMPLETE)|$)"
+    rb"(?: nNodes (?P<nodes>\d{1,9}) localRanks (?P<local>\d{1,9})"
+    rb"| (?P<rest>.{0,300}?)(?:\bInit|-) (?P<what>START|COMPLETE)|$)"
 )
 COMM_ID = re.compile(rb"commId (\w{1,64})")
 SPLIT_COMM = re.compile(rb"parent (\S{1,32}) (?:\w{1,16} (\d{1,9}) )?color (-?\d{1,12})")
@@ -50,7 +48,6 @@ VERSION = re.compile(rb"(?:NCCL version )?(\d{1,4}\.\d{1,4}\.\d{1,4})(?:[+.\s\-]
 NETWORK = re.compile(
     rb"Using (?:network|internal Network) (.{1,64})$|Assigned NET plugin (.{1,64}?) to comm"
 )
-OLD_INTERFACE = re.compile(rb"NET : Using interface ([\w.\-@]{1,64}):([\da-fA-F.:]{1,64})")  # 2.3
 
 
 def read_logs(paths: Iterable[Path], skipped: Iterable[str] = ()) -> Log:
@@ -123,7 +120,7 @@ class LogParser:
 
     def _add_rank(self, writer: LogWriter) -> Rank | None:
         log = self.log
-        if not log.budget.take(RANK_COST + HOST_COST * (writer.host not in log.hosts)):
+        if not log.take(RANK_COST + HOST_COST * (writer.host not in log.hosts)):
             return None
         host = log.hosts.setdefault(writer.host, Host(writer.host))
         return log.ranks.setdefault(writer, Rank(writer, host))
@@ -158,11 +155,11 @@ class LogParser:
         edges = rank.edges = rank.edges or job.EdgeSet()
         key = edge.packed
         if key not in edges:
-            if not log.budget.take(EDGE_COST, when=len(edges) < job.MAX_EDGES):
+            if not log.take(EDGE_COST, when=len(edges) < job.MAX_EDGES):
                 return
             edges.add(key, len(log.files) - 1 << 40 | self._lines.line_number)
         if edge.kind == "rdma" and edge.nic is not None:
-            if ring and edge.nic not in host.nics and log.budget.take(FACT_COST):
+            if ring and edge.nic not in host.nics and log.take(FACT_COST):
                 host.nics |= {edge.nic}
             if (edge.receives, edge.gdr) not in host.gdr:
                 host.gdr[edge.receives, edge.gdr] = self._location()
@@ -177,7 +174,7 @@ class LogParser:
 
     def _is_new(self, name: object, known: Collection[object]) -> bool:
         """Return whether this name of a host is new, and there is room for one more."""
-        return name not in known and self.log.budget.take(FACT_COST, when=len(known) < MAX_NAMES)
+        return name not in known and self.log.take(FACT_COST, when=len(known) < MAX_NAMES)
 
     def _parse_version(self, rank: Rank, text: bytes) -> None:
         if match := VERSION.search(text):
@@ -220,7 +217,7 @@ class LogParser:
                 rank.host.sockets.append(socket)
 
     def _parse_old_interface(self, rank: Rank, text: bytes) -> None:
-        if match := OLD_INTERFACE.match(text):
+        if b"Using interface" in text and (match := USING_ITEM.search(text)):
             socket = to_text(match[1]), to_text(match[2])
             rank.host.bootstrap = rank.host.bootstrap or socket
             rank.host.sockets = rank.host.sockets or [socket]
@@ -236,42 +233,26 @@ class LogParser:
         if timing is None:
             self._parse_init(rank, text)
         # A later communicator may wait for a rank that is busy.
-        elif not rank.timing and self.log.budget.take(FACT_COST):
+        elif not rank.timing and self.log.take(FACT_COST):
             rank.timing = timing
-
-    def _parse_comm(self, rank: Rank, text: bytes) -> None:
-        if match := COMM_LINE.match(text):
-            number, ranks, nodes, local = map(int, match.groups()[1:])
-            if not self._is_sane_size(rank, number, ranks):
-                return
-            rank.nodes = max(rank.nodes, nodes)
-            if ranks > rank.size or (ranks == rank.size and not rank.local_ranks):
-                rank.number, rank.size, rank.local_ranks = number, ranks, local
-            rank.advance_to("graph")
-            for member in reversed(rank.comms):
-                if member.pointer == match[1]:
-                    member.local_ranks, member.comm.nodes = local, max(nodes, member.comm.nodes)
-                    break
-        else:
-            self._parse_init(rank, text)
-
-    def _is_sane_size(self, rank: Rank, number: int, ranks: int) -> bool:
-        """Return whether a job can have this size; a larger one sets the budget's `full`."""
-        sane = number < ranks and self.log.budget.take(0, when=ranks <= job.MAX_RANKS)
-        if sane and not rank.writer.host:
-            self.log.unnamed.add((number, ranks))
-        return sane
 
     def _parse_init(self, rank: Rank, text: bytes) -> bool:
         match = INIT_LINE.search(text, 0, MAX_TEXT)
         if match is None or (match.start() and not match["what"]):
             return False
         pointer, number, ranks = match["at"], int(match["number"]), int(match["size"])
-        if not self._is_sane_size(rank, number, ranks):
-            return True
-        if ranks > rank.size:
-            rank.number, rank.size, rank.local_ranks = number, ranks, 0
-        if not (match["at"] and match["what"]):
+        nodes, local = int(match["nodes"] or 0), int(match["local"] or 0)
+        if number >= ranks or not self.log.take(0, when=ranks <= job.MAX_RANKS):
+            return True  # no job has this size
+        self.log.unnamed |= set() if rank.writer.host else {number}
+        if ranks > rank.size or (local and ranks == rank.size and not rank.local_ranks):
+            rank.number, rank.size, rank.local_ranks = number, ranks, local
+        if nodes:
+            rank.nodes = max(rank.nodes, nodes)
+            rank.advance_to("graph")
+            if member := next((m for m in reversed(rank.comms) if m.pointer == pointer), None):
+                member.local_ranks, member.comm.nodes = local, max(nodes, member.comm.nodes)
+        if not (pointer and match["what"]):
             return True
         complete = match["what"] == b"COMPLETE"
         comm = self._find_comm(rank, match["rest"], ranks)
@@ -281,11 +262,11 @@ class LogParser:
         if not complete:
             rank.has_beginning = True
             has_room = len(rank.open_comms) < MAX_COMMS
-            if pointer in rank.open_comms or self.log.budget.take(FACT_COST, when=has_room):
+            if pointer in rank.open_comms or self.log.take(FACT_COST, when=has_room):
                 rank.open_comms[pointer] = STAGES.index("topology")
             return True
         if rank.open_comms.pop(pointer, None) is not None:
-            self.log.budget.free_bytes += FACT_COST
+            self.log.free_bytes += FACT_COST
         rank.initialised = True
         rank.connected = rank.connected or ranks == 1 or not self.log.connects_at_runtime(rank)
         return True
@@ -301,7 +282,7 @@ class LogParser:
             comms, key = self.log.splits, b"%x %b %b %d" % parts
         else:
             return None
-        if key not in comms and self.log.budget.take(COMM_COST):
+        if key not in comms and self.log.take(COMM_COST):
             comms[key] = job.Communicator(ranks)
         return comms.get(key)
 
@@ -309,7 +290,7 @@ class LogParser:
         member = comm.members.get(number)
         if member is not None:
             comm.rank_conflict |= member.rank.host is not rank.host
-        elif self.log.budget.take(MEMBER_COST, when=len(rank.comms) < MAX_COMMS):
+        elif self.log.take(MEMBER_COST, when=len(rank.comms) < MAX_COMMS):
             comm.members[number] = member = job.CommunicatorMember(comm, rank, number, pointer)
             rank.comms.append(member)
 
@@ -332,7 +313,7 @@ class LogParser:
         if match := ENV_LINE.match(text):
             rank.advance_to("bootstrap")
             env, name = rank.host.environment, to_text(match[1])
-            if name in JUDGED_ENV and name not in env and self.log.budget.take(FACT_COST):
+            if name in JUDGED_ENV and name not in env and self.log.take(FACT_COST):
                 env[name] = to_text(match[2]), self._location()
 
     def _match_text(self, rank: Rank, text: bytes, warning: bool) -> None:
@@ -344,12 +325,13 @@ class LogParser:
         log = self.log
         if kind in read_kinds() and read_kinds()[kind].severity == "retry":
             # Most ranks retry and succeed: keep one per rank, so that a failing rank is not lost.
-            if kind in rank.retried or not log.budget.take(4 * FACT_COST):
+            if kind in rank.retried or not log.take(4 * FACT_COST):
                 return
             rank.retried |= {kind}
         elif len(log.hits[kind]) >= MAX_KEPT:
             return
-        log.add_hit(kind, rank, to_text(text[:300]), self._location(), warned=warned)
+        message = job.MatchedMessage(rank, to_text(text[:300]), self._location(), warned)
+        log.hits[kind].append(message)
 
 
 # First words of INFO lines that never have a phrase.
@@ -358,12 +340,12 @@ LINE_PARSERS: dict[bytes, Callable[[LogParser, Rank, bytes], object]] = {
     b"NCCL": LogParser._parse_version,
     b"RCCL": LogParser._parse_version,
     b"Bootstrap": LogParser._parse_bootstrap,
-    b"NET": LogParser._parse_old_interface,
+    b"NET": LogParser._parse_old_interface,  # of 2.3
     b"NET/IB": LogParser._parse_ib,
     b"NET/Socket": LogParser._parse_socket,
     b"Using": LogParser._parse_network,
     b"Assigned": LogParser._parse_network,
-    b"comm": LogParser._parse_comm,
+    b"comm": LogParser._parse_init,
     b"rank": LogParser._parse_init,
     b"Connected": LogParser._parse_connected,
     b"NVLS": LogParser._parse_nvls,

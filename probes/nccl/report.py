@@ -261,7 +261,7 @@ def _incomplete(log: Log, *, silent: bool = True) -> Iterator[str]:
             f"{join_names(truncated)} {verb} cut off in the middle of a line: the job's later "
             f"progress is not shown. Give the complete file{plural}"
         )
-    if log.budget.full:
+    if log.full:
         yield (
             "the log names more ranks, hosts, communicators and connections than a job of "
             f"{MAX_RANKS} ranks has; the rest of it was not read. Give the log of one job"

@@ -17,7 +17,7 @@ from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
 
 FILE = Path(__file__).with_name("rows.toml")
 # Lines of one row that are kept, and of all: about 20 MB. Each rank may write one.
-MAX_OF_A_ROW, MAX_REPORTS = 5000, 20_000
+MAX_OF_A_ROW, MAX_REPORTS = 16_000, 20_000
 # Bytes of a line before a row's word, and after it, also over some lines: a trace, a dump.
 BEFORE, AFTER = 400, 1500
 MAX_QUOTED = 300  # bytes of a text that is quoted
@@ -113,6 +113,7 @@ class RowReader:
     def __init__(self) -> None:
         self.file = ""  # name of the one that is read now
         self.found: list[Reported] = []
+        self.count = 0  # of lines that were found, also such that are not kept
         self._counts: Counter[int] = Counter()
 
     def place(self, number: int) -> str:
@@ -136,8 +137,9 @@ class RowReader:
         for (start, _), (place, row, window, match) in sorted(best.items(), key=lambda one: one[0]):
             number += chunk.count(b"\n", counted, start)
             counted = start
-            if self._counts[place] < MAX_OF_A_ROW and len(self.found) < MAX_REPORTS:
-                self._counts[place] += 1
+            self.count += 1
+            self._counts[place] += 1
+            if self._counts[place] <= MAX_OF_A_ROW and len(self.found) < MAX_REPORTS:
                 self.found.append(_reported(row, self.place(number), window, match))
 
 
@@ -189,7 +191,6 @@ class OtherLines(RowReader):
     def __init__(self) -> None:
         super().__init__()
         self.bad_rows: list[tuple[str, int]] = []  # nccl-tests: (place, wrong elements; -1: nan)
-        self.tables = 0  # rows of nccl-tests
         self.ib_off = ""  # place of a command that sets NCCL_IB_DISABLE=1
         self.version = ""  # the first of NCCL that a line gives, also one of NCCL's own
         self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
@@ -220,7 +221,7 @@ class OtherLines(RowReader):
             match = row or OUT_OF_BOUNDS.search(line[:512])
             if not match:
                 continue
-            self.tables += 1
+            self.count += 1
             counts = [_wrong_count(figure) for figure in match.groups() if figure]
             # The line below the rows is their sum, so it counts only without them.
             if any(counts) and (row or not self.bad_rows) and len(self.bad_rows) < MAX_KEPT:
