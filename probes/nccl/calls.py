@@ -111,7 +111,7 @@ def message_findings(
     if hits:
         hosts, detail = hosts_of(hits), f" ({hits[0].detail})" if quote else ""
         message = name_hosts(hosts, f"{problem}{detail}")
-        yield one_finding(code, message, hosts, first_lines(hits), remedy)
+        yield one_finding(code, message, hosts, places_of(hits), remedy)
 
 
 def hosts_of(hits: Iterable[MatchedMessage]) -> list[str]:
@@ -129,9 +129,9 @@ def first_rows(reports: Iterable[Reported]) -> list[Reported]:
     return list({one.row.example: one for one in reversed([*reports])}.values())[::-1]
 
 
-def first_lines(hits: list[MatchedMessage]) -> list[str]:
-    """Return `file:line` of the first messages."""
-    return [m.line for m in hits[:MAX_LINES]]
+def places_of(hits: Iterable[MatchedMessage | Reported]) -> list[str]:
+    """List `file:line` of the messages."""
+    return [one.line for one in hits]
 
 
 def rank_names(ranks: list[Rank]) -> str:
@@ -206,7 +206,7 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> Iterator[Finding]:
     for one in log.reported("report", *ENDLESS)[:1]:
         message += f"; the job reports: {one.text}"
     remedy = read_remedies().texts["follow_up"]
-    yield one_finding("NCCL-ERROR", message, peers or hosts, first_lines(hits), remedy)
+    yield one_finding("NCCL-ERROR", message, peers or hosts, places_of(hits), remedy)
 
 
 def _silent_connections(log: Log) -> list[MatchedMessage]:
@@ -281,7 +281,7 @@ def torch_errors(log: Log) -> Iterator[Finding]:
         remedy = remedy or texts[compared.advice]
     if any(one.row.role in ENDLESS for one in reports):
         remedy = texts["desync"] if numbers else remedy or texts["timeout"]
-    yield one_finding("NCCL-ERROR", message, suspects, (one.line for one in shown), remedy)
+    yield one_finding("NCCL-ERROR", message, suspects, places_of(shown), remedy)
 
 
 def reported_causes(log: Log) -> Iterator[Finding]:
@@ -307,7 +307,7 @@ def reported_follow_ups(log: Log) -> Iterator[Finding]:
 def _row_finding(alike: list[Reported], message: str, suspects: Iterable[str]) -> Finding:
     row = alike[0].row
     remedy = alike[0].fill(row.advice) or read_remedies().texts["follow_up"]
-    return one_finding(row.code, message, suspects, (one.line for one in alike), remedy)
+    return one_finding(row.code, message, suspects, places_of(alike), remedy)
 
 
 def fatal(log: Log, *roles: str, passed: bool = False) -> list[Reported]:

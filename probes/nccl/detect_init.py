@@ -9,20 +9,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 
 from probes.findings import MAX_NAMES, join_names
-from probes.nccl.calls import (
-    ENDLESS,
-    ErrorCause,
-    find_cause,
-    first_lines,
-    hosts_of,
-    is_at_end,
-    message_findings,
-    name_hosts,
-    named_peers,
-    one_finding,
-    rank_names,
-    read_remedies,
-)
+from probes.nccl import calls
+from probes.nccl.calls import message_findings, name_hosts, one_finding, places_of, read_remedies
 from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.lines import MAX_SKIPPED
 from probes.nccl.log import Log
@@ -42,7 +30,7 @@ def init_errors(log: Log) -> Iterator[Finding]:
         if kind == "shm":
             hits = [hit for hit in hits if hit.rank.writer not in explained]
         if kind == "cuda":
-            hits = [hit for hit in hits if not is_at_end(log, hit)]
+            hits = [hit for hit in hits if not calls.is_at_end(log, hit)]
         yield from message_findings(code, problem, hits, remedy)
 
 
@@ -55,15 +43,18 @@ def qp_errors(log: Log) -> Iterator[Finding]:
         ("cannot be made", known.qp_setup, [*log.hits["qp"], *tries]),
         ("broke", known.qp_break, log.hits["qp-broke"]),
     ):
-        by_cause: dict[ErrorCause, list[MatchedMessage]] = defaultdict(list)
+        by_cause: dict[calls.ErrorCause, list[MatchedMessage]] = defaultdict(list)
         for hit in hits:
-            by_cause[find_cause(causes, hit.detail)].append(hit)
+            by_cause[calls.find_cause(causes, hit.detail)].append(hit)
         for cause, alike in by_cause.items():
-            hosts, peers = hosts_of(alike), named_peers(log, alike) if event == "broke" else []
+            hosts, peers = (
+                calls.hosts_of(alike),
+                calls.named_peers(log, alike) if event == "broke" else [],
+            )
             reason = f"{cause.reason} ({alike[0].detail}){_gid_news(log, hosts)}"
             message = name_hosts(hosts, f"an RDMA connection {event}: {reason}")
             suspects = dict.fromkeys([*hosts, *peers])
-            yield one_finding("INIT-QP", message, suspects, first_lines(alike), cause.remedy)
+            yield one_finding("INIT-QP", message, suspects, places_of(alike), cause.remedy)
 
 
 def _gid_news(log: Log, hosts: list[str]) -> str:
@@ -84,15 +75,15 @@ def bootstrap_errors(log: Log) -> Iterator[Finding]:
     hits = [m for m in failures if not log.joined(m.rank).initialised]
     if not hits:
         return
-    peers, hosts = named_peers(log, hits), hosts_of(hits)
-    cause = find_cause(read_remedies().causes.connect, hits[0].detail)
+    peers, hosts = calls.named_peers(log, hits), calls.hosts_of(hits)
+    cause = calls.find_cause(read_remedies().causes.connect, hits[0].detail)
     problem = f"cannot connect to {join_names(peers) or 'a peer'} by TCP ({cause.reason})"
     remedy = cause.remedy
     if families := two_families(log):
         problem, remedy = f"{problem}; {families[0]}", read_remedies().texts["family"]
     message, suspects = name_hosts(hosts, problem), peers[:MAX_NAMES] or hosts
     names = {"peer": hosts[0] if peers and hosts else ""}
-    yield one_finding("INIT-BOOTSTRAP", message, suspects, first_lines(hits), remedy, names)
+    yield one_finding("INIT-BOOTSTRAP", message, suspects, places_of(hits), remedy, names)
 
 
 def nvls_errors(log: Log) -> Iterator[Finding]:
@@ -102,7 +93,7 @@ def nvls_errors(log: Log) -> Iterator[Finding]:
     yield from message_findings("INIT-NVLS", "NVLink multicast (NVLS) failed", hits)
     if stuck and not (hits or log.partial or stopped_by_error(log)):
         stops = "the start stops while NCCL binds the memory of NVLink multicast (NVLS)"
-        message = f"{rank_names(stuck)}: {stops}"
+        message = f"{calls.rank_names(stuck)}: {stops}"
         yield one_finding("INIT-NVLS", message, (rank.name for rank in stuck))
 
 
@@ -116,9 +107,9 @@ def mixed_versions(log: Log) -> Iterator[Finding]:
         return
     hits = hits or sizes
     listing = "; ".join(f"{version} on {join_names(hosts)}" for version, hosts in versions.items())
-    minority = min(versions.values(), key=len) if len(versions) > 1 else hosts_of(hits)
+    minority = min(versions.values(), key=len) if len(versions) > 1 else calls.hosts_of(hits)
     message = f"the ranks run different NCCL versions: {listing or hits[0].detail}"
-    yield one_finding("NCCL-VERSION", message, minority, first_lines(hits))
+    yield one_finding("NCCL-VERSION", message, minority, places_of(hits))
 
 
 def corrupt_results(log: Log) -> Iterator[Finding]:
@@ -197,7 +188,7 @@ def ends_early(log: Log) -> str:
         return f"{absent} never joined, or this part of the log ends too early"
     if any(rank.number < 0 and not rank.stage for rank in log.job_ranks):
         return "the first lines of some of its processes are missing"
-    where = _all_of(log, log.behind) or rank_names(log.behind)
+    where = _all_of(log, log.behind) or calls.rank_names(log.behind)
     end = "they hang there, or this part of the log ends there"
     return f"the lines of {where} end at the step `{log.stage}`: {end}"
 
@@ -252,7 +243,7 @@ def missing_ranks(log: Log) -> Iterator[Finding]:
     # Past the bootstrap a rank has gathered something from every rank.
     if any(_has_gathered(rank) for rank in log.ranks.values() if rank.size == size):
         return
-    gave_notice = log.reported("report", *ENDLESS) if is_piece(log) else True
+    gave_notice = log.reported("report", *calls.ENDLESS) if is_piece(log) else True
     if not gave_notice or (is_piece(log) and log.present < MOST * size):
         return  # it may end before the lines of the others
     if world and len(absent) > len(starting) and not stopped_by_error(log):
@@ -353,7 +344,7 @@ def _lagging(log: Log) -> Hang:
     where = f"stopped at the step `{log.stage}`, others reached `{furthest}`"
     if furthest == log.stage:  # at the first collective
         where = "did not begin the collective in which the others wait"
-    message = f"the job stops without an error: {rank_names(behind)} {where}"
+    message = f"the job stops without an error: {calls.rank_names(behind)} {where}"
     return message, [rank.name for rank in behind], remedy
 
 

@@ -11,14 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from probes.findings import MAX_NAMES, join_names
-from probes.nccl.calls import (
-    first_lines,
-    hosts_of,
-    message_findings,
-    name_hosts,
-    one_finding,
-    read_remedies,
-)
+from probes.nccl.calls import hosts_of, message_findings, name_hosts, one_finding, read_remedies
 from probes.nccl.job import RDMA_NETWORKS, Host
 from probes.nccl.log import Log
 from probes.nccl.patterns import read_plain_errors
@@ -75,7 +68,7 @@ def hosts_on_tcp(log: Log) -> Iterator[Finding]:
     hits, count = log.hits["mixed-sockets"], log.edge_counts["tcp"]
     if hits or (tcp and rdma):
         minority = rdma if len(rdma) < len(tcp) else tcp
-        lines = [*first_lines(hits), *(_first_line(log.hosts[name]) for name in minority)]
+        lines = [*(hit.line for hit in hits), *(_first_line(log.hosts[name]) for name in minority)]
         message = f"{join_names(tcp)} use TCP, {join_names(rdma) or 'others'} use RDMA"
         if not tcp:  # then there is no minority
             problem = (

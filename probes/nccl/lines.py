@@ -100,7 +100,6 @@ class LogLines:
         self.truncated = False
         self.overlong = False  # has NCCL's text in the lost part of a line that is too long
         self.repeated = 0  # lines that Ray's driver dropped as repetitions
-        self.has_lines = False  # has lines of NCCL, also such that nothing reads
         self.is_foreign = False  # nothing in it is of NCCL, or tells of it
         # Who wrote lines of skipped words, and the count of lines at the last of them.
         self.seen: dict[LogWriter, int] = {}
@@ -137,7 +136,7 @@ class LogLines:
                     _ = self.line_number
         finally:  # of a job there may be thousands of files
             self._chunk, self._writers = b"", {}
-        self.is_foreign = not (self.count or self.has_lines or self.others.count > before)
+        self.is_foreign = not self.count and self.others.count == before
 
     def _read_chunks(
         self, file: BinaryIO | gzip.GzipFile, packed: BinaryIO | None
@@ -190,7 +189,6 @@ class LogLines:
 
     def _scan(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
         chunk, writers = self._chunk, self._writers
-        self.has_lines = self.has_lines or b"NCCL INFO " in chunk
         first_line, own = self._line_count, 0  # lines that hold a line of NCCL and nothing else
         mark = chunk.find(MARK)
         while mark >= 0:

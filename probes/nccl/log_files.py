@@ -23,10 +23,7 @@ def find_logs(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
     paths: list[Path] = []
     skipped: list[str] = []
     for path in given:
-        if path == STDIN:
-            paths.append(path)
-            continue
-        mode = _mode_of(path)
+        mode = stat.S_IFIFO if path == STDIN else _mode_of(path)
         if stat.S_ISDIR(mode):
             paths += sorted(_walk(path, skipped))
         elif stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
@@ -134,9 +131,8 @@ def _split_line(line: bytes) -> tuple[bytes, bytes]:
 
 
 def _is_useful(word: bytes, text: bytes) -> bool:
-    """Return whether the parser uses such a line."""
-    if word in (b"WARN", b"version") or word in EDGE_WORDS or word in LINE_PARSERS:
+    """Return whether the parser uses such a line, other than one about an edge."""
+    if word in (b"WARN", b"version") or word in LINE_PARSERS:
         return True
-    if text.split(b" ", 1)[0] in SKIPPED_WORDS:
-        return False
-    return text.startswith(b"NCCL_") or any(hint in text for hint in (*PREFILTER, b"Init "))
+    hints = text.startswith(b"NCCL_") or any(hint in text for hint in (*PREFILTER, b"Init "))
+    return hints and text.split(b" ", 1)[0] not in SKIPPED_WORDS

@@ -151,9 +151,8 @@ class LogParser:
             self._add_edge(rank, edge, ring)
 
     def _add_edge(self, rank: Rank, edge: Edge, ring: bool) -> None:
-        log, host = self.log, rank.host
+        log, host, key = self.log, rank.host, edge.packed
         edges = rank.edges = rank.edges or job.EdgeSet()
-        key = edge.packed
         if key not in edges:
             if not log.take(EDGE_COST, when=len(edges) < job.MAX_EDGES):
                 return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,10 +114,8 @@ def analyse_files(
 
 def judge_log(log: Log) -> NcclReport:
     """Judge a log that has been read."""
-    detectors: list[Callable[[Log], Iterator[Finding]]]
-    detectors = [*detect_init.DETECTORS, detect_transport.isolated_hosts]
-    if not log.single_host and log.crosses_hosts:
-        detectors += detect_transport.DETECTORS
+    between = detect_transport.DETECTORS if log.crosses_hosts and not log.single_host else ()
+    detectors = (*detect_init.DETECTORS, detect_transport.isolated_hosts, *between)
     findings = [finding for detect in detectors for finding in detect(log)]
     codes = [finding.code for finding in findings if finding.code != "INIT-SLOW"]
     explained = any(code.startswith((*STARTS, "FAB-MIXED")) for code in codes)
@@ -217,7 +215,7 @@ def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) ->
         yield from _shorten(log.unread_files)
     if not log.ranks:
         yield from doubts
-        if any(file.has_lines for file in log.files) and not (log.unread_files or doubts):
+        if any(file.count for file in log.files) and not (log.unread_files or doubts):
             yield (
                 "the files have only lines of NCCL that show no start, no network and no error, as "
                 "`AllReduce: opCount`: give the log from its beginning"
@@ -328,16 +326,14 @@ def _unconnected(log: Log, counts: dict[str, int]) -> Iterator[str]:
     done = log.single_host and (log.world_size <= 1 or log.stage == "complete")
     if log.external_edges or done or (one_host and counts["intra"]):
         return
-    later = ": since NCCL 2.22 ranks connect at their first collective, so run one that is large "
-    warned = any(log.hits[kind] for kind in calls.uncertain_kinds())
-    if log.single_host:
-        yield "the log shows no connection between ranks: run one collective with NCCL_DEBUG=INFO"
-    elif one_host:
-        yield "the log shows no connection between ranks"
-    elif log.connects_at_runtime(NO_RANK) and not warned:
-        yield f"the log shows no connection between hosts{later}enough to use the network"
-    else:
-        yield "the log shows no connection between hosts"
+    none, later = "the log shows no connection between", ""
+    if log.connects_at_runtime(NO_RANK) and not any(map(log.hits.get, calls.uncertain_kinds())):
+        later = (
+            ": since NCCL 2.22 ranks connect at their first collective, so run one that is large "
+            "enough to use the network"
+        )
+    one = ": run one collective with NCCL_DEBUG=INFO" if log.single_host else ""
+    yield f"{none} ranks{one}" if one_host else f"{none} hosts{later}"
 
 
 def _count(number: int, noun: str) -> str:
