@@ -1,4 +1,4 @@
-"""Detects why a job did not start, or starts wrong: findings INIT-* and NCCL-* from its log.
+"""Detects why a job did not start, hangs or starts wrong: findings INIT-* and NCCL-* of its log.
 
 Causes and symptoms are those of NCCL's troubleshooting guide.
 """
@@ -47,10 +47,8 @@ def qp_errors(log: Log) -> Iterator[Finding]:
         for hit in hits:
             by_cause[calls.find_cause(causes, hit.detail)].append(hit)
         for cause, alike in by_cause.items():
-            hosts, peers = (
-                calls.hosts_of(alike),
-                calls.named_peers(log, alike) if event == "broke" else [],
-            )
+            hosts = calls.hosts_of(alike)
+            peers = calls.named_peers(log, alike) if event == "broke" else []
             reason = f"{cause.reason} ({alike[0].detail}){_gid_news(log, hosts)}"
             message = name_hosts(hosts, f"an RDMA connection {event}: {reason}")
             suspects = dict.fromkeys([*hosts, *peers])
@@ -243,8 +241,7 @@ def missing_ranks(log: Log) -> Iterator[Finding]:
     # Past the bootstrap a rank has gathered something from every rank.
     if any(_has_gathered(rank) for rank in log.ranks.values() if rank.size == size):
         return
-    gave_notice = log.reported("report", *calls.ENDLESS) if is_piece(log) else True
-    if not gave_notice or (is_piece(log) and log.present < MOST * size):
+    if is_piece(log) and (log.present < MOST * size or not log.reported("report", *calls.ENDLESS)):
         return  # it may end before the lines of the others
     if world and len(absent) > len(starting) and not stopped_by_error(log):
         stage = STAGES[min(rank.stage for rank in world)]
@@ -285,8 +282,8 @@ def find_hang(log: Log) -> Iterator[Finding]:
             ". The other ranks wrote lines after the last lines of these ranks (unless somebody "
             "removed lines from the file)"
         )
-    reports = [one.line for one in log.reported("timeout", "work")]
-    yield one_finding("INIT-HANG", message, suspects, reports, remedy)
+    lines = places_of(log.reported("timeout", "work"))
+    yield one_finding("INIT-HANG", message, suspects, lines, remedy)
 
 
 def start_without_end(log: Log) -> Iterator[Finding]:
@@ -302,13 +299,12 @@ def two_families(log: Log) -> tuple[str, list[str]] | None:
             hosts["IPv6" if ":" in host.bootstrap[1] else "IPv4"].append(name)
     if len(hosts) < 2:
         return None
-    families = sorted(hosts, key=lambda family: len(hosts[family]))
-    verbs = ["uses" if len(hosts[family]) == 1 else "use" for family in families]
+    fewer, more = sorted(hosts, key=lambda family: len(hosts[family]))
     few, many = (
-        f"{join_names(hosts[family])} {verb} {family}"
-        for family, verb in zip(families, verbs, strict=True)
+        f"{join_names(hosts[family])} {'uses' if len(hosts[family]) == 1 else 'use'} {family}"
+        for family in (fewer, more)
     )
-    return f"{few}, {many}", hosts[families[0]]
+    return f"{few}, {many}", hosts[fewer]
 
 
 # Each way to hang: the message, the suspects, and the remedy.

@@ -63,10 +63,7 @@ class Edge(NamedTuple):
 def parse_edge(text: bytes, ofi_over_tcp: bool) -> Edge | None:
     """Parse an edge from `0[0] -> 8[0] [send] via NET/IB/0/GDRDMA`; None for a partial line."""
     match = EDGE_LINE.match(text)
-    if not match:
-        return None
-    source, target = int(match[1]), int(match[2])
-    if max(source, target) >= MAX_RANKS:
+    if not match or max(source := int(match[1]), target := int(match[2])) >= MAX_RANKS:
         return None
     if match[7]:
         return Edge("intra", source, target)

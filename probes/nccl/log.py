@@ -100,10 +100,11 @@ class Log:
                 process, host = (name[at:], writer.pid), self.hosts.get(name[at:])
                 own = process in joined or (name[at - 1].isalnum() and process in processes)
                 if host and (own or (at <= min(letters, MAX_GLUED) and name[at:] in begun)):
-                    rank = self.ranks.pop(writer)
-                    self.hosts.pop(name, None)
+                    rank, glued = self.ranks.pop(writer), self.hosts.pop(name, host)
+                    host.networks |= glued.networks
                     rank.host, rank.writer = host, writer._replace(host=host.name)
-                    self.ranks.setdefault(rank.writer, rank)
+                    same = self.ranks.setdefault(rank.writer, rank)
+                    same.timing = same.timing or rank.timing
                     break
 
     def _name_sockets(self) -> None:
