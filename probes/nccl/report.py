@@ -171,8 +171,8 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> Iterator[
     if "FAB-ENV-DISABLED" not in {finding.code for finding in findings}:
         yield from detect_transport.disabled_notes(log)
     hits = [(hit.line, hit.detail) for kind in calls.FOLLOW_UPS for hit in log.hits[kind]]
-    others = calls.fatal(log, "cause", "follow-up")
-    hits += [(one.line, one.text) for one in others if one.line not in _quoted(findings)]
+    others, quoted = calls.fatal(log, "cause", "follow-up"), _quoted(findings)
+    hits += [(one.line, one.text) for one in others if one.line not in quoted]
     if hits and explained:
         yield f"these errors follow from the finding above: {_first_of(hits)}"
 
@@ -215,13 +215,13 @@ def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) ->
         yield from _shorten(log.unread_files)
     if not log.ranks:
         yield from doubts
-        if any(file.count for file in log.files) and not (log.unread_files or doubts):
-            yield (
+        if not (log.unread_files or doubts or findings):
+            none = "the files have no line of NCCL"
+            some = (
                 "the files have only lines of NCCL that show no start, no network and no error, as "
                 "`AllReduce: opCount`: give the log from its beginning"
             )
-        elif not (log.unread_files or doubts or findings):
-            yield "the files have no line of NCCL"
+            yield some if any(file.count for file in log.files) else none
         return
     codes = {one.code for one in findings}
     yield from _incomplete(log, silent="INIT-HANG" not in codes)  # which tells of silent ranks

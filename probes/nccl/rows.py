@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -175,12 +174,12 @@ NCCL_TESTS_ROW = re.compile(
 HINTS = (b" sum ", b" none ", b" redop ", b"Out of bounds values")  # a chunk with rows has one
 MIN_ROW_BYTES = len("8 2 float sum -1 1 1 1 0")
 OUT_OF_BOUNDS = re.compile(rb"(?<!\w)Out of bounds values : (\d{1,15}) (?:FAILED|OK)")
-# nccl-tests names each rank: `#  Rank  0 Group  0 Pid  47853 on  node1 device  0 [0x1a] Tesla`.
+# nccl-tests names each rank, up to 99,999:
+# `#  Rank  0 Group  0 Pid  47853 on  node1 device  0 [0x1a] Tesla`.
 TEST_RANK = re.compile(
-    rb"#\s+Rank\s+(\d{1,6}) (?:Group\s+\d+ )?Pid\s+(\d{1,10}) on\s+(\S{1,253}) device\s+\d+ "
+    rb"#\s+Rank\s+(\d{1,5}) (?:Group\s+\d+ )?Pid\s+(\d{1,10}) on\s+(\S{1,253}) device\s+\d+ "
     rb"\[[^\]\n]{1,32}\] ([^\n]{1,80})"
 )
-MAX_TEST_RANKS = 100_000  # of one job
 TORCH_VERSION = re.compile(rb"NCCL error in: [^\n]{1,400}NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})")
 IB_OFF = re.compile(rb"(?<!\w)NCCL_IB_DISABLE=1\b")  # of a command line
 
@@ -206,7 +205,7 @@ class OtherLines(RowReader):
         if b"NCCL error in" in chunk and (match := TORCH_VERSION.search(chunk)):
             self.version = self.version or match[1].decode()
         if b" Pid " in chunk:
-            for match in itertools.islice(TEST_RANK.finditer(chunk), MAX_TEST_RANKS):
+            for match in TEST_RANK.finditer(chunk):
                 host, gpu = (match[at].decode("utf-8", "replace") for at in (3, 4))
                 first, _ = self.test_ranks.setdefault(int(match[1]), (host, gpu))
                 if first != host:
