@@ -1,21 +1,27 @@
-"""Finds calls of NCCL that failed where no other finding says why: findings NCCL-ERROR."""
+"""Finds calls of NCCL that failed where no other finding says why: findings NCCL-ERROR.
+
+Of a torch job it compares the calls in which the ranks waited: who is behind, who called what. A
+watchdog's line has the rank within its process group. Newer versions name the group in the next
+line, and torch's logger puts the rank of the job before both. Calls are numbered per process group,
+and sends and receives apart from collectives.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator
 
-from probes.findings import join_names
-from probes.nccl import evidence
-from probes.nccl.job import MatchedMessage
+from probes.findings import MAX_NAMES, finding, join_names
+from probes.nccl.job import MatchedMessage, Rank
 from probes.nccl.log import Log
 from probes.nccl.patterns import read_phrases
 from probes.nccl.rows import Reported
-from probes.nccl.torch_calls import compare_calls
 from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
 from reports.record import Finding
 
@@ -75,6 +81,81 @@ def find_cause(causes: list[ErrorCause], text: str) -> ErrorCause:
     return next(cause for cause in causes if cause.pattern.search(text))
 
 
+MAX_LINES = 3  # places shown as evidence
+# Since NCCL 2.22 also a host name.
+PEER = re.compile(r"(?:to|peer|from) \[?([\w.:%\-]{1,255}?)\]?<\d+>")
+
+
+def one_finding(
+    code: str,
+    message: str,
+    suspects: Iterable[str] = (),
+    lines: Iterable[str] = (),
+    remedy: str = "",
+    names: Mapping[str, object] | None = None,
+) -> Finding:
+    """Make a finding with the first suspects and the first places."""
+    first, places = [*suspects][:MAX_NAMES], [*lines][:MAX_LINES]
+    return finding(code, message, first, evidence=places, remedy=remedy, names=names)
+
+
+def name_hosts(hosts: Iterable[str], problem: str) -> str:
+    """Return `hosts: problem`; hosts without a name are the job."""
+    return f"{join_names(hosts) or 'the job'}: {problem}"
+
+
+def message_findings(
+    code: str, problem: str, hits: list[MatchedMessage], remedy: str = "", *, quote: bool = True
+) -> Iterator[Finding]:
+    """Make one finding of all messages, if any: `hosts: problem`, with `quote` the first text."""
+    if hits:
+        hosts, detail = hosts_of(hits), f" ({hits[0].detail})" if quote else ""
+        message = name_hosts(hosts, f"{problem}{detail}")
+        yield one_finding(code, message, hosts, places_of(hits), remedy)
+
+
+def hosts_of(hits: Iterable[MatchedMessage]) -> list[str]:
+    """List the hosts that wrote the messages, each once."""
+    return list(dict.fromkeys(m.host.name for m in hits if m.host.name))
+
+
+def first_of_each(hits: Iterable[MatchedMessage]) -> list[MatchedMessage]:
+    """List the first message of each text."""
+    return list({hit.detail: hit for hit in reversed([*hits])}.values())[::-1]
+
+
+def first_rows(reports: Iterable[Reported]) -> list[Reported]:
+    """List the first report of each row."""
+    return list({one.row.example: one for one in reversed([*reports])}.values())[::-1]
+
+
+def places_of(hits: Iterable[MatchedMessage | Reported]) -> list[str]:
+    """List `file:line` of the messages."""
+    return [one.line for one in hits]
+
+
+def rank_names(ranks: list[Rank]) -> str:
+    """Name ranks with their hosts, in order of rank."""
+    return join_names(rank.name for rank in sorted(ranks, key=lambda rank: rank.number))
+
+
+def named_peers(log: Log, hits: Iterable[MatchedMessage]) -> list[str]:
+    """List the peers that the messages name, each once."""
+    return [peer for peer in dict.fromkeys(_peer_host(log, m.detail) for m in hits) if peer]
+
+
+def _peer_host(log: Log, text: str) -> str:
+    """Find the host of the address that the text names; otherwise return the address or name."""
+    match = PEER.search(text)
+    if not match:
+        return ""
+    for name, host in log.hosts.items():
+        addresses = [host.bootstrap, *host.sockets] if host.bootstrap else host.sockets
+        if match[1] in [address for _, address in addresses]:
+            return name
+    return match[1]
+
+
 FOLLOW_UPS = ("peer-closed", "proxy-failed")
 UNKNOWN = "NCCL reports an error that seatrial does not know"
 LATE = re.compile(r"(?:enqueue|proxy)\.c")  # calls that fail in a job that has started
@@ -90,47 +171,42 @@ def uncertain_kinds() -> dict[str, str]:
     return found | {"unknown": UNKNOWN}
 
 
-def other_errors(log: Log) -> list[Finding]:
+def other_errors(log: Log) -> Iterator[Finding]:
     """Find errors whose text is not known here, or that only follow from another rank's.
 
     A warning of a rank that is done, in a job without a failed call, is none.  Nor is the failed
     call of a rank that is done, unless it is a collective, or the thread that sends.
     """
     traces = [m for m in log.hits["trace"] if log.joined(m.rank).stuck or LATE.search(m.detail)]
-    raised = log.reported("report")
-    if traces or raised or any(log.hits[kind] for kind in FOLLOW_UPS):
+    follow_ups = [m for kind in FOLLOW_UPS for m in log.hits[kind]]
+    if traces or log.reported("report") or follow_ups:
         for kind, problem in uncertain_kinds().items():
             if hits := log.hits[kind]:
                 remedy = read_remedies().errors.get(kind, "")
-                return evidence.message_findings(
-                    "NCCL-ERROR", problem, hits, quote=True, remedy=remedy
-                )
+                return message_findings("NCCL-ERROR", problem, hits, remedy)
     if hits := log.hits["last-error"]:
-        return evidence.message_findings("NCCL-ERROR", UNKNOWN, hits, quote=True)
-    if hits := [m for kind in FOLLOW_UPS for m in log.hits[kind]]:
-        return _follow_up(log, hits)
+        return message_findings("NCCL-ERROR", UNKNOWN, hits)
+    if follow_ups:
+        return _follow_up(log, follow_ups)
     if hits := _silent_connections(log):
         problem = "a TCP connection failed at the start of NCCL, and no line names its peer"
-        return evidence.message_findings("INIT-BOOTSTRAP", problem, hits, quote=True)
+        return message_findings("INIT-BOOTSTRAP", problem, hits)
     return _unexplained(log, traces)
 
 
-def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
+def _follow_up(log: Log, hits: list[MatchedMessage]) -> Iterator[Finding]:
     """Report an error that began at another rank, or on the way to it."""
-    peers, hosts = evidence.named_peers(log, hits), evidence.hosts_of(hits)
-    peer = join_names(peers) or "another rank"
+    peers, hosts = named_peers(log, hits), hosts_of(hits)
+    where = f"at {join_names(peers)}" if peers else "earlier, on this host or at another rank"
+    what = f"a thread of NCCL failed: the error began {where}"
     if log.hits["peer-closed"]:
-        what = f"the connection to {peer} broke: the error began at this peer, or in the network"
-    else:
-        where = f"at {peer}" if peers else "earlier, on this host or at another rank"
-        what = f"a thread of NCCL failed: the error began {where}"
-    message = f"{join_names(hosts) or 'the job'}: {what} ({hits[0].detail})"
-    reports = log.reported("report", *ENDLESS)
-    message += f"; the job reports: {reports[0].text}" if reports else ""
+        connection = f"the connection to {join_names(peers) or 'another rank'} broke"
+        what = f"{connection}: the error began at this peer, or in the network"
+    message = name_hosts(hosts, f"{what} ({hits[0].detail})")
+    for one in log.reported("report", *ENDLESS)[:1]:
+        message += f"; the job reports: {one.text}"
     remedy = read_remedies().texts["follow_up"]
-    return evidence.one_finding(
-        "NCCL-ERROR", message, peers or hosts, evidence.first_lines(hits), remedy
-    )
+    yield one_finding("NCCL-ERROR", message, peers or hosts, places_of(hits), remedy)
 
 
 def _silent_connections(log: Log) -> list[MatchedMessage]:
@@ -138,35 +214,27 @@ def _silent_connections(log: Log) -> list[MatchedMessage]:
 
     Result 3 is none: sockets end with it where NCCL aborts because of another error.
     """
-    starts = {
-        m.rank.writer[:2]
-        for m in log.hits["trace"]
-        if "bootstrap.c" in m.detail and log.joined(m.rank).stuck
-    }
+    failed = [hit for hit in log.hits["trace"] if "bootstrap.c" in hit.detail]
+    starts = {hit.rank.writer[:2] for hit in failed if log.joined(hit.rank).stuck}
     return [m for m in log.hits["socket-trace"] if m.rank.writer[:2] in starts]
 
 
-def _unexplained(log: Log, traces: list[MatchedMessage]) -> list[Finding]:
+def _unexplained(log: Log, traces: list[MatchedMessage]) -> Iterator[Finding]:
     """Report a failed call by its result, and by the innermost frame of its trace."""
-    if not traces:
-        return []
-    first = _innermost(log, traces[0])
-    result = RESULT.search(first.detail)
-    kind = read_remedies().results.get(result[1] if result else "", "unknown result")
-    hits = list(dict.fromkeys([first, *traces]))
+    first = [_innermost(log, trace) for trace in traces[:1]]
+    results = [found[1] for one in first if (found := RESULT.search(one.detail))]
+    kind = read_remedies().results.get("".join(results), "unknown result")
+    hits = list(dict.fromkeys([*first, *traces]))
     problem = f"a call of NCCL failed ({kind}), and no line says why"
-    remedy = read_remedies().texts["trace"]
-    return evidence.message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
+    return message_findings("NCCL-ERROR", problem, hits, read_remedies().texts["trace"])
 
 
 def _innermost(log: Log, trace: MatchedMessage) -> MatchedMessage:
     """Find the first frame of a trace: the lines of one rank before it that have its result."""
-    result = RESULT.search(trace.detail)
-    inner = trace
+    result, inner = RESULT.findall(trace.detail)[:1], trace
     for hit in reversed(log.hits["inner-trace"]):
-        near = 0 < _line_number(inner) - _line_number(hit) < MAX_FRAMES
-        found = RESULT.search(hit.detail)
-        if hit.rank is trace.rank and near and found and result and found[1] == result[1]:
+        same = hit.rank is trace.rank and RESULT.findall(hit.detail)[:1] == result != []
+        if same and _is_near(hit, inner):
             inner = hit
     return inner
 
@@ -174,39 +242,38 @@ def _innermost(log: Log, trace: MatchedMessage) -> MatchedMessage:
 def is_at_end(log: Log, hit: MatchedMessage) -> bool:
     """Return whether a call failed while NCCL freed a communicator, whose next line says so."""
     return bool(FREEING.match(hit.detail)) and any(
-        one.rank.writer[:2] == hit.rank.writer[:2]
-        and 0 < _line_number(one) - _line_number(hit) < MAX_FRAMES
+        one.rank.writer[:2] == hit.rank.writer[:2] and _is_near(hit, one)
         for one in log.hits["reclaim"]
     )
 
 
-def _line_number(hit: MatchedMessage) -> int:
-    return int(hit.line.rpartition(":")[2])
+def _is_near(hit: MatchedMessage, later: MatchedMessage) -> bool:
+    first, last = (int(one.line.rpartition(":")[2]) for one in (hit, later))
+    return first < last < first + MAX_FRAMES
 
 
-def plugin_errors(log: Log) -> list[Finding]:
+def plugin_errors(log: Log) -> Iterator[Finding]:
     """Find errors of a network plugin that no finding about the network tells."""
-    hits = [
-        m for kind in ("plugin-failed", "efa") for m in log.hits[kind] if "Couldn't" in m.detail
-    ]
-    problem, remedy = "a network plugin failed", read_remedies().texts["plugin"]
-    return evidence.message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
+    found = [*log.hits["plugin-failed"], *log.hits["efa"]]
+    hits = [hit for hit in found if "Couldn't" in hit.detail]
+    remedy = read_remedies().texts["plugin"]
+    return message_findings("NCCL-ERROR", "a network plugin failed", hits, remedy)
 
 
-def torch_errors(log: Log) -> list[Finding]:
+def torch_errors(log: Log) -> Iterator[Finding]:
     """Report torch's errors about NCCL, what nccl-tests says of one, and the ranks they name."""
     reports = log.reported("report", *ENDLESS)
     if not reports:
-        return []
+        return
     behind = [one for one in reports if one.groups.get("behind")]
     shown = [*behind, *reports]
     message = f"the job reports: {join_names(dict.fromkeys(one.text for one in shown))}"
-    if hits := log.hits["last-error"]:
-        message += f" (last error: {hits[0].detail})"
+    for hit in log.hits["last-error"][:1]:
+        message += f" (last error: {hit.detail})"
     numbers = re.findall(r"\d+", " ".join(one.groups["behind"] for one in behind))
     suspects = [f"rank {number}" for number in dict.fromkeys(numbers)]
     errors, texts = read_remedies().errors, read_remedies().texts
-    advised = [one.row.advice or errors.get(one.row.kind, "") for one in reports]
+    advised = (one.row.advice or errors.get(one.row.kind, "") for one in reports)
     remedy = next(filter(None, advised), "")
     if compared := compare_calls(log.reported("work"), log.world_size):
         message = f"{compared.statement}; {message}"
@@ -214,37 +281,165 @@ def torch_errors(log: Log) -> list[Finding]:
         remedy = remedy or texts[compared.advice]
     if any(one.row.role in ENDLESS for one in reports):
         remedy = texts["desync"] if numbers else remedy or texts["timeout"]
-    lines = [one.line for one in shown]
-    return evidence.one_finding("NCCL-ERROR", message, suspects, lines, remedy)
+    yield one_finding("NCCL-ERROR", message, suspects, places_of(shown), remedy)
 
 
-def reported_causes(log: Log) -> list[Finding]:
+def reported_causes(log: Log) -> Iterator[Finding]:
     """Find what a line of another program explains by itself: one finding of each row."""
-    return _reported_errors(log, "cause")
-
-
-def reported_follow_ups(log: Log) -> list[Finding]:
-    """Report an error that another program saw, and that began elsewhere."""
-    return _reported_errors(log, "follow-up")[:1]
-
-
-def _reported_errors(log: Log, role: str) -> list[Finding]:
-    findings, found = [], fatal(log, role)
-    for first in evidence.first_rows(found):
+    found = fatal(log, "cause")
+    for first in first_rows(found):
         alike = [one for one in found if one.row is first.row]
         ranks = dict.fromkeys(f"rank {one.rank}" for one in alike if one.rank)
-        places = (one.groups.get("node" if role == "cause" else "peer") for one in alike)
-        named = dict.fromkeys(filter(None, places))
-        suspects = ranks or named if role == "cause" else named
-        who = f"{join_names(ranks) or 'the job'}: " if role == "cause" else ""
-        message = f"{who}{first.sentence} ({first.text})"
-        remedy = first.fill(first.row.advice) or read_remedies().texts["follow_up"]
-        lines = [one.line for one in alike]
-        findings += evidence.one_finding(first.row.code, message, suspects, lines, remedy)
-    return findings
+        places = dict.fromkeys(node for one in alike if (node := one.groups.get("node")))
+        message = name_hosts(ranks, f"{first.sentence} ({first.text})")
+        yield _row_finding(alike, message, ranks or places)
+
+
+def reported_follow_ups(log: Log) -> Iterator[Finding]:
+    """Report an error that another program saw, and that began elsewhere."""
+    found = fatal(log, "follow-up")
+    for first in found[:1]:
+        alike = [one for one in found if one.row is first.row]
+        peers = dict.fromkeys(peer for one in alike if (peer := one.groups.get("peer")))
+        yield _row_finding(alike, f"{first.sentence} ({first.text})", peers)
+
+
+def _row_finding(alike: list[Reported], message: str, suspects: Iterable[str]) -> Finding:
+    row = alike[0].row
+    remedy = alike[0].fill(row.advice) or read_remedies().texts["follow_up"]
+    return one_finding(row.code, message, suspects, places_of(alike), remedy)
 
 
 def fatal(log: Log, *roles: str, passed: bool = False) -> list[Reported]:
     """List reports of these roles: without, or only, those of a store that the job passed since."""
     started = any(rank.initialised for rank in log.ranks.values())
     return [o for o in log.reported(*roles) if (started and o.row.source == "c10d") == passed]
+
+
+# Operations in which the sizes of all ranks are alike, and those between two ranks.
+ALIKE = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
+PAIRED = {"SEND", "RECV", "COALESCED", "P2P"}
+SAYS = "timeout", "waiting", "desync"  # advice, by how much a comparison says
+GUID = re.compile(r"GUID ([^\s(]+)")
+
+
+class Call(NamedTuple):
+    """A call that a rank waits in: its number in the process group, operation and elements."""
+
+    number: int
+    operation: str = ""
+    size: str = ""
+
+    def __str__(self) -> str:
+        elements = f" ({self.size} elements)" if self.size else ""
+        return f"{self.operation or 'collective'} #{self.number}{elements}"
+
+
+class CallComparison(NamedTuple):
+    """What the calls of one process group show; `advice` names a text of remedies.toml."""
+
+    statement: str
+    suspects: list[str]
+    advice: str
+
+
+def compare_calls(reports: list[Reported], size: int) -> CallComparison | None:
+    """Compare the calls of each process group of a job of `size` ranks; None without a number."""
+    found = [_compare_group(name, ranks, size) for name, ranks in _by_group(reports).items()]
+    return max(filter(None, found), key=lambda one: SAYS.index(one.advice), default=None)
+
+
+# What the lines about one process group show, by rank.
+GroupLines = dict[int, list[Mapping[str, str]]]
+
+
+def _by_group(reports: Iterable[Reported]) -> dict[str, GroupLines]:
+    """Sort what the lines show by process group (empty: not named) and rank."""
+    numbered = [(int(one.rank), one) for one in reports if one.rank]
+    # A line without the name of its group has that of the next line about the same call.
+    names = {
+        (rank, one.groups.get("seq")): name for rank, one in numbered if (name := _name_group(one))
+    }
+    found: dict[str, GroupLines] = defaultdict(lambda: defaultdict(list))
+    for rank, one in numbered:
+        name = _name_group(one) or names.get((rank, one.groups.get("seq")), "")
+        found[name][rank].append(one.groups)
+    return found
+
+
+def _name_group(one: Reported) -> str:
+    text = one.groups.get("pg", "")
+    guid = GUID.search(text)
+    return f"GUID {guid[1]}" if guid else text
+
+
+def _list_calls(lines: list[Mapping[str, str]]) -> list[Call]:
+    """List the calls that one rank waits in, the first one first."""
+    found = [
+        Call(int(one["seq"]), one.get("op", ""), one.get("size") or one.get("shape", ""))
+        for one in lines
+        if one.get("seq")
+    ]
+    # The other lines about a call lack operation and size.
+    return sorted(found, key=lambda one: (one.number, not one.operation))
+
+
+def _compare_group(name: str, ranks: GroupLines, size: int) -> CallComparison | None:
+    waiting, idle = defaultdict[Call, list[int]](list), []
+    for rank in sorted(ranks):
+        if own := _list_calls(ranks[rank]):
+            waiting[own[0]].append(rank)
+        else:
+            idle.append(rank)
+    if not waiting:
+        return None
+    calls = sorted(waiting)
+    last = calls[-1].number
+    # Ranks that did not call what the others wait in: their line gives the last that they called.
+    ends = {rank: [int(n) for one in ranks[rank] if (n := one.get("enqueued"))] for rank in idle}
+    absent = {rank: end[-1] for rank, end in ends.items() if end and end[-1] < last}
+    parts = [f"{_name_ranks(waiting[call], 'waits', 'wait')} in {call}" for call in calls]
+    parts += [f"rank {rank} called nothing after #{end}" for rank, end in absent.items()]
+    statement = join_names(parts)
+    behind = sorted([r for call in calls for r in waiting[call] if call.number < last] + [*absent])
+    unlike = _are_unlike(calls)
+    if (behind or unlike) and _is_comparable(name, ranks, calls):
+        verdicts = [f"{_name_ranks(behind, 'is', 'are')} behind"] if behind else []
+        verdicts += ["they call different collectives"] if unlike else []
+        suffix = "" if name else ", if these lines are of one process group"
+        statement += f": {', or '.join(verdicts)}{suffix}"
+        return CallComparison(statement, [f"rank {rank}" for rank in behind], "desync")
+    if len(calls) == 1 and len(waiting[calls[0]]) == size > 1:
+        return CallComparison(f"{statement}: all {size} ranks wait in it", [], "waiting")
+    if len(calls) == 1:
+        statement += ", and no line of these files shows what other ranks do: give the logs of all"
+    return CallComparison(statement, [], "timeout")
+
+
+def _are_unlike(calls: list[Call]) -> bool:
+    """Return whether the calls are of different operations, or of sizes that should be alike."""
+    operations = {call.operation for call in calls} - {""}
+    sizes = {call.size for call in calls if call.operation in ALIKE} - {""}
+    return len(operations) > 1 or len(sizes) > 1
+
+
+def _is_comparable(name: str, ranks: GroupLines, calls: list[Call]) -> bool:
+    """Return whether the lines can be of one process group, with one count of its calls.
+
+    No two ranks have one number in a group. Without a unique name, the numbers in the group must
+    be those of the job; without any, a rank may wait in one call only.
+    """
+    if any(call.operation in PAIRED for call in calls):
+        return False
+    inner = {rank: {one.get("rank", "") for one in lines} - {""} for rank, lines in ranks.items()}
+    if name.startswith("GUID"):
+        return sum(map(len, inner.values())) == len(set[str]().union(*inner.values()))
+    numbers = [{call.number for call in _list_calls(lines)} for lines in ranks.values()]
+    if not name and any(len(own) > 1 for own in numbers):
+        return False
+    return all(own <= {str(rank)} for rank, own in inner.items())
+
+
+def _name_ranks(ranks: list[int], one: str, several: str) -> str:
+    listing = join_names(map(str, ranks))
+    return f"rank {listing} {one}" if len(ranks) == 1 else f"ranks {listing} {several}"

@@ -1,4 +1,4 @@
-"""Detects why a job did not start, or starts wrong: findings INIT-* and NCCL-* from its log.
+"""Detects why a job did not start, hangs or starts wrong: findings INIT-* and NCCL-* of its log.
 
 Causes and symptoms are those of NCCL's troubleshooting guide.
 """
@@ -6,54 +6,53 @@ Causes and symptoms are those of NCCL's troubleshooting guide.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Iterator
 
 from probes.findings import MAX_NAMES, join_names
-from probes.nccl import evidence, log_files
-from probes.nccl.calls import ENDLESS, ErrorCause, find_cause, is_at_end, read_remedies
-from probes.nccl.evidence import first_lines, hosts_of, message_findings, named_peers, one_finding
+from probes.nccl import calls
+from probes.nccl.calls import message_findings, name_hosts, one_finding, places_of, read_remedies
 from probes.nccl.job import STAGES, MatchedMessage, Rank
+from probes.nccl.lines import MAX_SKIPPED
 from probes.nccl.log import Log
 from probes.nccl.patterns import read_phrases, read_plain_errors
 from reports.record import Finding
 
 
-def init_errors(log: Log) -> list[Finding]:
+def init_errors(log: Log) -> Iterator[Finding]:
     """Find errors whose own text names the cause.
 
     That no segment of shared memory could be made follows from a more specific error about it.
     """
     specific = [hit for kind in ("shm-cuda", "shm-denied", "shm-attach") for hit in log.hits[kind]]
     explained = {hit.rank.writer for hit in specific}
-    findings = []
     for kind, (code, problem) in read_plain_errors().items():
         hits, remedy = log.hits[kind], read_remedies().errors.get(kind, "")
         if kind == "shm":
             hits = [hit for hit in hits if hit.rank.writer not in explained]
         if kind == "cuda":
-            hits = [hit for hit in hits if not is_at_end(log, hit)]
-        findings += message_findings(code, problem, hits, quote=True, remedy=remedy)
-    return findings
+            hits = [hit for hit in hits if not calls.is_at_end(log, hit)]
+        yield from message_findings(code, problem, hits, remedy)
 
 
-def qp_errors(log: Log) -> list[Finding]:
+def qp_errors(log: Log) -> Iterator[Finding]:
     """Find RDMA connections that could not be made, and those that broke: one finding per cause."""
     # NCCL retries by itself: a retry that succeeded is no error.
     tries = [] if log.partial else [m for m in log.hits["qp-retrying"] if log.joined(m.rank).stuck]
-    findings, known = [], read_remedies().causes
+    known = read_remedies().causes
     for event, causes, hits in (
         ("cannot be made", known.qp_setup, [*log.hits["qp"], *tries]),
         ("broke", known.qp_break, log.hits["qp-broke"]),
     ):
-        by_cause: dict[ErrorCause, list[MatchedMessage]] = {}
+        by_cause: dict[calls.ErrorCause, list[MatchedMessage]] = defaultdict(list)
         for hit in hits:
-            by_cause.setdefault(find_cause(causes, hit.detail), []).append(hit)
+            by_cause[calls.find_cause(causes, hit.detail)].append(hit)
         for cause, alike in by_cause.items():
-            hosts, peers = hosts_of(alike), named_peers(log, alike) if event == "broke" else []
+            hosts = calls.hosts_of(alike)
+            peers = calls.named_peers(log, alike) if event == "broke" else []
             reason = f"{cause.reason} ({alike[0].detail}){_gid_news(log, hosts)}"
-            message = f"{join_names(hosts) or 'the job'}: an RDMA connection {event}: {reason}"
+            message = name_hosts(hosts, f"an RDMA connection {event}: {reason}")
             suspects = dict.fromkeys([*hosts, *peers])
-            findings += one_finding("INIT-QP", message, suspects, first_lines(alike), cause.remedy)
-    return findings
+            yield one_finding("INIT-QP", message, suspects, places_of(alike), cause.remedy)
 
 
 def _gid_news(log: Log, hosts: list[str]) -> str:
@@ -68,81 +67,195 @@ def _gid_news(log: Log, hosts: list[str]) -> str:
     return news
 
 
-def bootstrap_errors(log: Log) -> list[Finding]:
+def bootstrap_errors(log: Log) -> Iterator[Finding]:
     """Find ranks that could not connect to a peer by TCP while they were starting."""
     failures = [*log.hits["refused"], *([] if log.partial else log.hits["retrying"])]
     hits = [m for m in failures if not log.joined(m.rank).initialised]
     if not hits:
-        return []
-    peers, hosts = named_peers(log, hits), hosts_of(hits)
-    cause = find_cause(read_remedies().causes.connect, hits[0].detail)
-    peer = join_names(peers) or "a peer"
-    message = f"{join_names(hosts) or 'the job'}: cannot connect to {peer} by TCP ({cause.reason})"
+        return
+    peers, hosts = calls.named_peers(log, hits), calls.hosts_of(hits)
+    cause = calls.find_cause(read_remedies().causes.connect, hits[0].detail)
+    problem = f"cannot connect to {join_names(peers) or 'a peer'} by TCP ({cause.reason})"
     remedy = cause.remedy
     if families := two_families(log):
-        message, remedy = f"{message}; {families[0]}", read_remedies().texts["family"]
-    suspects, lines = peers[:MAX_NAMES] or hosts, first_lines(hits)
+        problem, remedy = f"{problem}; {families[0]}", read_remedies().texts["family"]
+    message, suspects = name_hosts(hosts, problem), peers[:MAX_NAMES] or hosts
     names = {"peer": hosts[0] if peers and hosts else ""}
-    return one_finding("INIT-BOOTSTRAP", message, suspects, lines, remedy, names)
+    yield one_finding("INIT-BOOTSTRAP", message, suspects, places_of(hits), remedy, names)
 
 
-def nvls_errors(log: Log) -> list[Finding]:
+def nvls_errors(log: Log) -> Iterator[Finding]:
     """Find NVLink SHARP multicast that failed or stopped."""
     stuck = [rank for rank in log.job_ranks if STAGES[rank.stage] == "nvls"]
-    if log.hits["nvls"] or not stuck or log.partial or stopped_by_error(log):
-        hits = log.hits["nvls"]
-        return message_findings("INIT-NVLS", "NVLink multicast (NVLS) failed", hits, quote=True)
-    names = evidence.rank_names(stuck)
-    message = f"{names}: the start stops while NCCL binds the memory of NVLink multicast (NVLS)"
-    return one_finding("INIT-NVLS", message, (rank.name for rank in stuck))
+    hits = log.hits["nvls"]
+    yield from message_findings("INIT-NVLS", "NVLink multicast (NVLS) failed", hits)
+    if stuck and not (hits or log.partial or stopped_by_error(log)):
+        stops = "the start stops while NCCL binds the memory of NVLink multicast (NVLS)"
+        message = f"{calls.rank_names(stuck)}: {stops}"
+        yield one_finding("INIT-NVLS", message, (rank.name for rank in stuck))
 
 
-def mixed_versions(log: Log) -> list[Finding]:
+def mixed_versions(log: Log) -> Iterator[Finding]:
     """Report more than one NCCL version in one job, or what else makes ranks disagree so early."""
     versions, hits, sizes = log.versions, log.hits["version"], log.hits["start-size"]
     if len(versions) < 2 and not hits:
         problem = "ranks expect different sizes of a message at the start of NCCL"
         remedy = read_remedies().texts["start_size"]
-        return message_findings("NCCL-ERROR", problem, sizes, quote=True, remedy=remedy)
+        yield from message_findings("NCCL-ERROR", problem, sizes, remedy)
+        return
     hits = hits or sizes
     listing = "; ".join(f"{version} on {join_names(hosts)}" for version, hosts in versions.items())
-    minority = min(versions.values(), key=len) if len(versions) > 1 else hosts_of(hits)
+    minority = min(versions.values(), key=len) if len(versions) > 1 else calls.hosts_of(hits)
     message = f"the ranks run different NCCL versions: {listing or hits[0].detail}"
-    return one_finding("NCCL-VERSION", message, minority, first_lines(hits))
+    yield one_finding("NCCL-VERSION", message, minority, places_of(hits))
 
 
-def missing_ranks(log: Log) -> list[Finding]:
+def corrupt_results(log: Log) -> Iterator[Finding]:
+    """Report wrong elements that nccl-tests counted."""
+    if log.others.bad_rows:
+        worst = max((wrong for _, wrong in log.others.bad_rows), key=abs)
+        extent = f"up to {worst} in one" if worst > 0 else "one count is not a number"
+        message = f"nccl-tests found wrong values in {len(log.others.bad_rows)} rows, {extent}"
+        yield one_finding("NCCL-CORRUPT", message, lines=(line for line, _ in log.others.bad_rows))
+
+
+def slow_init(log: Log) -> Iterator[Finding]:
+    """Find a start over the limit, with its longest phase or the rank that came late."""
+    timed = [(rank, rank.timing) for rank in log.ranks.values() if rank.timing]
+    slow = [(rank, timing) for rank, timing in timed if timing.total >= timing.limit]
+    if not slow:
+        return
+    slow.sort(key=lambda one: -one[1].total)
+    worst, timing = slow[0]
+    message = (
+        f"{worst.name} took {timing.total:.1f} s to start, {timing.longest:.1f} s of it in the "
+        f"phase `{timing.phase}`. Expected: under {timing.limit:.1f} s (half of NCCL's time-out "
+        "for a connection)"
+    )
+    same_job = (one for one in timed if one[1].ranks == timing.ranks)
+    late, fastest = min(same_job, key=lambda one: one[1].bootstrap)
+    if timing.phase == "bootstrap" and fastest.bootstrap < timing.bootstrap / 2:
+        message += f". {late.name} joined last: it spent only {fastest.bootstrap:.1f} s in it"
+        suspects, remedy = [late.name], read_remedies().texts["late"]
+    else:
+        suspects = [rank.name for rank, one in slow if one.phase == timing.phase]
+        remedy = read_remedies().phases.get(timing.phase, "")
+    yield one_finding("INIT-SLOW", message, dict.fromkeys(suspects), remedy=remedy)
+
+
+# Hangs and missing ranks, for which no error is logged.  A log may be a piece: then the end of the
+# file is not the end of the job, and a rank that it does not show may have written lines.
+MOST = 0.75  # of the ranks: a piece that has so many is likely to be the log of all
+# Lines of each other rank, on average: launchers write what ranks print in blocks of some KB.
+FURTHER = 50
+COLLECT = (
+    "If these are the complete logs of all ranks, give --whole. Otherwise give the log of every "
+    "rank from its start: NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log writes them"
+)
+
+
+def why_no_hang(log: Log) -> str:
+    """Return why these files cannot show that ranks are missing, or that the job hangs; else ""."""
+    count, size = len(log.job_ranks), log.world_size
+    if log.repeated:  # also where the caller says that the log is whole
+        return "Ray's driver left out repeated lines"
+    if log.every_rank:
+        return ""
+    if not (size or has_file_each(log)):
+        end = f", and all {count} processes end at the step `{log.stage}`"
+        return f"no line gives the number of ranks{end if len(log.behind) == count > 1 else ''}"
+    if not any(rank.has_beginning for rank in log.ranks.values()):
+        return "its beginning is missing"
+    if log.present == 1 < size:
+        some = "the lines" if log.shown <= 1 else "the rank number"
+        return f"it has {some} of only one of {size} ranks"
+    return ""
+
+
+def ends_early(log: Log) -> str:
+    """Return why one file, which may be a piece, shows no hang; else ""."""
+    size, present = log.world_size, log.present
+    if not is_piece(log) or shows_order(log) or gave_up(log):
+        return ""
+    if present < size and any(map(_has_gathered, log.ranks.values())):
+        if log.shown >= size:
+            return f"it does not show the rank number of each of {size} ranks"
+        return f"it has the lines of {max(present, log.shown)} of {size} ranks"
+    if present < size:
+        absent = number_ranks(sorted({*range(size)} - log.numbers))
+        return f"{absent} never joined, or this part of the log ends too early"
+    if any(rank.number < 0 and not rank.stage for rank in log.job_ranks):
+        return "the first lines of some of its processes are missing"
+    where = _all_of(log, log.behind) or calls.rank_names(log.behind)
+    end = "they hang there, or this part of the log ends there"
+    return f"the lines of {where} end at the step `{log.stage}`: {end}"
+
+
+def is_piece(log: Log) -> bool:
+    """Return whether the log may be a piece: one file, which people cut where they like."""
+    return not log.every_rank and len(log.files) == 1
+
+
+def has_file_each(log: Log) -> bool:
+    """Return whether several processes each wrote one file, from their start."""
+    begun = {rank.writer[:2] for rank in log.ranks.values() if rank.has_beginning}
+    files = [file.processes for file in log.files if file.count]
+    single = {next(iter(found)) for found in files if len(found) == 1}
+    return len(files) == len(single & begun) > 1
+
+
+def shows_order(log: Log) -> bool:
+    """Return whether one file shows by its order that some ranks stopped.
+
+    All ranks are in it, and after the last line of those that are behind every other rank wrote at
+    a later stage: the end of the file does not explain that.
+    """
+    ranks = log.job_ranks
+    others = [rank for rank in ranks if STAGES[rank.stage] != log.stage]
+    if not (others and is_piece(log) and len(ranks) == len(log.numbers) == log.world_size):
+        return False
+    # Lines that nothing reads count, so all of them must be known.
+    if log.files[0].skipped == MAX_SKIPPED or not all(rank.stuck for rank in log.behind):
+        return False
+    end = max(max(rank.last_line, log.seen.get(rank.writer, 0)) for rank in log.behind)
+    after = [rank.last_line - end for rank in others]
+    return min(after) > 0 and max(after) >= FURTHER * len(after)
+
+
+def gave_up(log: Log) -> bool:
+    """Return whether all ranks began, none is done, and the job says that it waited in vain."""
+    ranks = log.job_ranks
+    began = len(log.numbers) == len(ranks) == log.world_size > 1
+    stuck = all(rank.open_comms and not rank.initialised for rank in ranks)
+    return began and stuck and bool(log.reported("timeout", "work"))
+
+
+def missing_ranks(log: Log) -> Iterator[Finding]:
     """Find ranks that never logged that they joined, while the others wait for them."""
     size, members = log.world_size, log.job_ranks
     world = [rank for rank in members if rank.size == size]
-    absent = sorted(set(range(size)) - {rank.number for rank in world})
+    absent = sorted({*range(size)} - {rank.number for rank in world})
     starting = [rank for rank in members if not rank.size]  # started, without a rank number so far
-    if len(log.jobs) > 1 or log.partial or log_files.why_no_hang(log) or log_files.all_joined(log):
-        return []
-    if log_files.is_piece(log) and not (
-        log.reported("report", *ENDLESS) and log_files.shows_most(log)
-    ):
-        return []  # it may end before the lines of the others
-    if not world or len(absent) <= len(starting) or stopped_by_error(log):
-        return []
-    missing = log_files.number_ranks(absent)
-    stage = STAGES[min(rank.stage for rank in world)]
-    message = (
-        f"{missing} of {size} never joined the job. {len(world)} others wait for them at the step "
-        f"`{stage}` of NCCL's start"
-    )
-    suspects = (f"rank {number}" for number in absent)
-    return one_finding("INIT-MISSING-RANK", message, suspects, names={"rank": absent[0]})
+    if len(log.jobs) > 1 or log.partial or why_no_hang(log):
+        return
+    # Past the bootstrap a rank has gathered something from every rank.
+    if any(_has_gathered(rank) for rank in log.ranks.values() if rank.size == size):
+        return
+    if is_piece(log) and (log.present < MOST * size or not log.reported("report", *calls.ENDLESS)):
+        return  # it may end before the lines of the others
+    if world and len(absent) > len(starting) and not stopped_by_error(log):
+        stage = STAGES[min(rank.stage for rank in world)]
+        message = (
+            f"{number_ranks(absent)} of {size} never joined the job. {len(world)} others wait for "
+            f"them at the step `{stage}` of NCCL's start"
+        )
+        suspects = (f"rank {number}" for number in absent)
+        yield one_finding("INIT-MISSING-RANK", message, suspects, names={"rank": absent[0]})
 
 
-def corrupt_results(log: Log) -> list[Finding]:
-    """Report wrong elements that nccl-tests counted."""
-    if not log.bad_rows:
-        return []
-    worst = max((wrong for _, wrong in log.bad_rows), key=abs)
-    extent = f"up to {worst} in one" if worst > 0 else "one count is not a number"
-    message = f"nccl-tests found wrong values in {len(log.bad_rows)} rows, {extent}"
-    return one_finding("NCCL-CORRUPT", message, lines=(line for line, _ in log.bad_rows))
+def _has_gathered(rank: Rank) -> bool:
+    past = rank.gathered or rank.initialised or bool(rank.edges)
+    return past or rank.stage >= STAGES.index("graph")
 
 
 def stopped_by_error(log: Log) -> bool:
@@ -151,53 +264,31 @@ def stopped_by_error(log: Log) -> bool:
     return any(log.joined(m.rank).stuck for kind in kinds for m in log.hits[kind])
 
 
-def slow_init(log: Log) -> list[Finding]:
-    """Find a start over the limit, with its longest phase or the rank that came late."""
-    if not log.slow_inits:
-        return []
-    worst = max(log.slow_inits, key=lambda t: t.total)
-    phase, name = worst.longest_phase, worst.rank.name
-    message = (
-        f"{name} took {worst.total:.1f} s to start, {worst.phases[phase]:.1f} s of it in the phase "
-        f"`{phase}`. Expected: under {worst.limit:.1f} s (half of NCCL's time-out for a connection)"
-    )
-    fastest = log.fastest.get(worst.ranks, worst)
-    if phase == "bootstrap" and fastest.bootstrap_s < worst.bootstrap_s / 2:
-        late = fastest.rank.name
-        message += f". {late} joined last: it spent only {fastest.bootstrap_s:.1f} s in it"
-        return one_finding("INIT-SLOW", message, [late], remedy=read_remedies().texts["late"])
-    same = sorted((t for t in log.slow_inits if t.longest_phase == phase), key=lambda t: -t.total)
-    suspects = dict.fromkeys(t.rank.name for t in same)
-    remedy = read_remedies().phases.get(phase, "")
-    return one_finding("INIT-SLOW", message, suspects, remedy=remedy)
-
-
-def find_hang(log: Log) -> list[Finding]:
+def find_hang(log: Log) -> Iterator[Finding]:
     """Find the stage where the job stopped without an error, and the ranks that lag behind.
 
     Ranks with no connections to make are ignored unless other ranks are still connecting.
     """
-    ranks = log.job_ranks
-    if log.partial or not any(rank.stuck for rank in ranks):
-        return []  # the end of the file is not the end of the job
+    if log.partial or not any(rank.stuck for rank in log.job_ranks):
+        return  # the end of the file is not the end of the job
     shown = _by_family(log)  # by the lines that are here
-    if not shown and (log_files.why_no_hang(log) or log_files.ends_early(log)):
-        return []
+    if not shown and (why_no_hang(log) or ends_early(log)):
+        return
     if log.hits["unknown"] and not log.every_rank:
-        return []  # an error that is not known is an error
-    message, suspects, remedy = shown or _before_network(log) or _lagging(log, ranks)
-    if log_files.shows_order(log):
+        return  # an error that is not known is an error
+    message, suspects, remedy = shown or _before_network(log) or _lagging(log)
+    if shows_order(log):
         message += (
             ". The other ranks wrote lines after the last lines of these ranks (unless somebody "
             "removed lines from the file)"
         )
-    reports = [one.line for one in log.reported("timeout", "work")]
-    return one_finding("INIT-HANG", message, suspects, reports, remedy)
+    lines = places_of(log.reported("timeout", "work"))
+    yield one_finding("INIT-HANG", message, suspects, lines, remedy)
 
 
-def start_without_end(log: Log) -> list[Finding]:
+def start_without_end(log: Log) -> Iterator[Finding]:
     """Find a start in which all ranks waited until the job gave up: no rank failed to join."""
-    return find_hang(log) if log_files.gave_up(log) else []
+    return find_hang(log) if gave_up(log) else iter(())
 
 
 def two_families(log: Log) -> tuple[str, list[str]] | None:
@@ -216,7 +307,11 @@ def two_families(log: Log) -> tuple[str, list[str]] | None:
     return f"{few}, {many}", hosts[fewer]
 
 
-def _by_family(log: Log) -> tuple[str, list[str], str] | None:
+# Each way to hang: the message, the suspects, and the remedy.
+Hang = tuple[str, list[str], str]
+
+
+def _by_family(log: Log) -> Hang | None:
     families = two_families(log)
     if families is None or STAGES.index(log.stage) > STAGES.index("topology"):
         return None  # or the hosts have connected nevertheless
@@ -224,33 +319,38 @@ def _by_family(log: Log) -> tuple[str, list[str], str] | None:
     return message, families[1], read_remedies().texts["family"]
 
 
-def _before_network(log: Log) -> tuple[str, list[str], str] | None:
+def _before_network(log: Log) -> Hang | None:
     """Report that every process stops before NCCL uses the network; otherwise return None."""
-    if len(log.host_names) < 2 and not log.world_size:
-        return None
-    if log.saw_network or {rank.stage for rank in log.job_ranks} != {STAGES.index("bootstrap")}:
+    one_stage = log.stage == "bootstrap" and len(log.behind) == len(log.job_ranks)
+    if log.saw_network or not one_stage or (len(log.host_names) < 2 and not log.world_size):
         return None
     message = f"all {len(log.job_ranks)} processes stop before their first line about the network"
     return message, log.host_names, read_remedies().texts["mesh"]
 
 
-def _lagging(log: Log, ranks: list[Rank]) -> tuple[str, list[str], str]:
-    connects = log.stage in ("connect", "first-collective")
-    remedy = read_remedies().texts["collective"] if connects else ""
-    lowest = min(rank.stage for rank in ranks)
-    idle = [rank for rank in ranks if rank.stage == lowest and not rank.connecting]
+def _lagging(log: Log) -> Hang:
+    ranks, texts = log.job_ranks, read_remedies().texts
+    remedy = texts["collective"] if log.stage in ("connect", "first-collective") else ""
+    idle = [rank for rank in log.behind if not rank.connecting]
     behind = idle or [rank for rank in ranks if rank.stuck]
     if len(behind) == len(ranks):
-        who = f"all {len(ranks)} ranks stop" if len(ranks) > 1 else f"{ranks[0].name} stops"
-        message = f"{who} at the step `{log.stage}` without an error"
-        return message, [], remedy or read_remedies().texts["all_stop"]
+        who = f"{_all_of(log, behind)} stop" if len(ranks) > 1 else f"{ranks[0].name} stops"
+        return f"{who} at the step `{log.stage}` without an error", [], remedy or texts["all_stop"]
     furthest = STAGES[max(rank.stage for rank in ranks)]
-    names = evidence.rank_names(behind)
-    where = f"{names} stopped at the step `{log.stage}`, others reached `{furthest}`"
+    where = f"stopped at the step `{log.stage}`, others reached `{furthest}`"
     if furthest == log.stage:  # at the first collective
-        where = f"{names} did not begin the collective in which the others wait"
-    message = f"the job stops without an error: {where}"
+        where = "did not begin the collective in which the others wait"
+    message = f"the job stops without an error: {calls.rank_names(behind)} {where}"
     return message, [rank.name for rank in behind], remedy
+
+
+def _all_of(log: Log, ranks: list[Rank]) -> str:
+    return f"all {len(ranks)} ranks" if len(ranks) == len(log.job_ranks) else ""
+
+
+def number_ranks(numbers: Collection[int]) -> str:
+    """Name ranks by their numbers: `rank 3`, `ranks 2, 3`."""
+    return f"rank{'s' if len(numbers) > 1 else ''} {join_names(map(str, numbers))}"
 
 
 DETECTORS = (

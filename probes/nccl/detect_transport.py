@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from probes.findings import MAX_NAMES, join_names
-from probes.nccl.calls import read_remedies
-from probes.nccl.evidence import first_lines, hosts_of, message_findings, one_finding
-from probes.nccl.job import RDMA_NETWORKS, Host, Rank
+from probes.nccl.calls import hosts_of, message_findings, name_hosts, one_finding, read_remedies
+from probes.nccl.job import RDMA_NETWORKS, Host
 from probes.nccl.log import Log
-from probes.nccl.log_files import crosses_hosts
 from probes.nccl.patterns import read_plain_errors
 from reports.record import Finding
 
@@ -48,99 +48,119 @@ def may_use_rdma(log: Log, host: Host) -> bool:
     return on_rdma(host) or (log.partial and not host.networks and not host.edges)
 
 
-def isolated_hosts(log: Log) -> list[Finding]:
+def isolated_hosts(log: Log) -> Iterator[Finding]:
     """Report hosts that each formed a communicator of their own: nothing crossed the fabric."""
-    hosts, jobs = log.host_names, log.jobs
-    if len(hosts) < 2 or log.nodes > 1 or not jobs or log.partial or log.external_edges:
-        return []
+    hosts = log.host_names
     complete = [comm for comm in log.communicators.values() if len(comm.members) == comm.size]
     alone = {member.rank.writer.host for comm in complete for member in comm.members.values()}
-    if any(len({host for host, _ in job}) > 1 for job in jobs) or not alone >= {*hosts}:
-        return []
-    message = f"each of {len(hosts)} hosts formed a communicator of its own: no data left a host"
-    return one_finding("FAB-ALONE", message, hosts)
+    crossing = any(len({host for host, _ in job}) > 1 for job in log.jobs)
+    if log.partial or log.nodes > 1 or log.external_edges or crossing:
+        return
+    if len(hosts) > 1 and alone >= {*hosts}:
+        alone_each = f"each of {len(hosts)} hosts formed a communicator of its own"
+        yield one_finding("FAB-ALONE", f"{alone_each}: no data left a host", hosts)
 
 
-def mixed_hosts(log: Log) -> list[Finding]:
-    """Report that some hosts use RDMA and others TCP; the suspects are the minority."""
+def hosts_on_tcp(log: Log) -> Iterator[Finding]:
+    """Find hosts that use TCP: the minority if others use RDMA, or else all of them."""
     tcp = [name for name, host in log.hosts.items() if on_tcp(host)]
     rdma = [name for name, host in log.hosts.items() if on_rdma(host) and name not in tcp]
-    hits = log.hits["mixed-sockets"]
-    if not hits and not (tcp and rdma):
-        return []
-    minority = rdma if len(rdma) < len(tcp) else tcp
-    lines = [*first_lines(hits), *(_first_line(log.hosts[name]) for name in minority)]
-    message = f"{join_names(tcp)} use TCP, {join_names(rdma) or 'others'} use RDMA"
-    if not tcp:  # then there is no minority
-        problem = (
-            "a rank with a TCP socket met a rank with an RDMA socket; the log does not show which "
-            "of the two hosts uses TCP"
-        )
-        message = f"{join_names(hosts_of(hits))}: {problem}"
-    return one_finding("FAB-MIXED", message, minority, lines)
+    hits, count = log.hits["mixed-sockets"], log.edge_counts["tcp"]
+    if hits or (tcp and rdma):
+        minority = rdma if len(rdma) < len(tcp) else tcp
+        lines = [*(hit.line for hit in hits), *(_first_line(log.hosts[name]) for name in minority)]
+        message = f"{join_names(tcp)} use TCP, {join_names(rdma) or 'others'} use RDMA"
+        if not tcp:  # then there is no minority
+            problem = (
+                "a rank with a TCP socket met a rank with an RDMA socket; the log does not show "
+                "which of the two hosts uses TCP"
+            )
+            message = f"{join_names(hosts_of(hits))}: {problem}"
+        yield one_finding("FAB-MIXED", message, minority, lines)
+    elif count:
+        hosts = {name: host for name, host in log.hosts.items() if "tcp" in host.edges}
+        interfaces = sorted({interface for host in hosts.values() for interface, _ in host.sockets})
+        suffix = f" ({join_names(interfaces)})" if interfaces else ""
+        use = "connection between hosts uses" if count == 1 else "connections between hosts use"
+        message = f"{count} {use} TCP sockets{suffix}, not RDMA"
+        lines = [host.edges["tcp"] for host in hosts.values()]
+        names = {"interface": "".join(interfaces[:1])}
+        yield one_finding("FAB-TCP", message, filter(None, hosts), lines, names=names)
 
 
-def tcp_edges(log: Log) -> list[Finding]:
-    """Find edges between hosts that use TCP sockets."""
-    if not log.edge_counts["tcp"] or mixed_hosts(log):
-        return []
-    hosts = {name: host for name, host in log.hosts.items() if "tcp" in host.edges}
-    interfaces = sorted({interface for host in hosts.values() for interface, _ in host.sockets})
-    suffix = f" ({join_names(interfaces)})" if interfaces else ""
-    count = log.edge_counts["tcp"]
-    use = "connection between hosts uses" if count == 1 else "connections between hosts use"
-    message = f"{count} {use} TCP sockets{suffix}, not RDMA"
-    lines = [host.edges["tcp"] for host in hosts.values()]
-    names = {"interface": interfaces[0] if interfaces else ""}
-    return one_finding("FAB-TCP", message, filter(None, hosts), lines, names=names)
+class HostFault(NamedTuple):
+    """Fault of hosts by themselves: `find` maps what is wrong with a host to a line, if any.
+
+    The first thing that is wrong is the placeholder `kind` of the finding's steps.
+    """
+
+    code: str
+    find: Callable[[Log, Host], Mapping[str, str]]
+    problem: str
+    kind: str
+
+    def detect(self, log: Log) -> Iterator[Finding]:
+        """Find the hosts with this fault."""
+        found = {name: wrong for name, host in log.hosts.items() if (wrong := self.find(log, host))}
+        if found:
+            things = list(dict.fromkeys(thing for wrong in found.values() for thing in wrong))
+            hosts = list(filter(None, found))
+            message = name_hosts(hosts, self.problem.format(join_names(things)))
+            lines = [line for wrong in found.values() for line in wrong.values() if line]
+            names = {self.kind: things[0].partition("=")[0]}
+            yield one_finding(self.code, message, hosts, lines, names=names)
 
 
-def rdma_disabled(log: Log) -> list[Finding]:
-    """Find variables that turned RDMA off."""
-    rows = [
-        (name, setting, line)
-        for name, host in log.hosts.items()
-        if not (may_use_rdma(log, host) or "other" in host.edges)
-        for setting, line in _disabling(host)
-    ]
-    if not rows:
-        return []
-    hosts = dict.fromkeys(name for name, _, _ in rows if name)
-    settings = join_names(dict.fromkeys(setting for _, setting, _ in rows))
-    # NCCL puts lines of its conf files into the environment and logs both alike (param.cc).
-    source = "from the environment or an nccl.conf: NCCL's log does not show which"
-    message = f"{join_names(hosts) or 'the job'}: {settings} turns RDMA off ({source})"
-    names = {"variable": rows[0][1].partition("=")[0]}
-    lines = (line for _, _, line in rows)
-    return one_finding("FAB-ENV-DISABLED", message, hosts, lines, names=names)
-
-
-def _disabling(host: Host) -> list[tuple[str, str]]:
-    """List the settings of a host that turn RDMA off, with the place of each."""
-    return [
-        (f"{variable}={value}", line)
+def _disabling(host: Host) -> dict[str, str]:
+    """Map the settings of a host that turn RDMA off to their places."""
+    return {
+        f"{variable}={value}": line
         for variable, (value, line) in host.environment.items()
         if disables_rdma(variable, value, host)
-    ]
+    }
+
+
+def _find_disabling(log: Log, host: Host) -> dict[str, str]:
+    return {} if may_use_rdma(log, host) or "other" in host.edges else _disabling(host)
+
+
+def _find_two_links(log: Log, host: Host) -> dict[str, str]:
+    """Find links of two kinds, InfiniBand and RoCE, that the rings of a host use."""
+    used = {device: host.link_types.get(device, "") for device in sorted(_used_devices(host))}
+    listing = join_names(f"{device}/{kind}" for device, kind in used.items())
+    return {listing: ""} if {"IB", "RoCE"} <= {*used.values()} else {}
+
+
+def _find_ipoib(log: Log, host: Host) -> dict[str, str]:
+    """Find sockets over an InfiniBand interface: a fast link with a slow protocol."""
+    ports = [name for name, _ in host.sockets if name.startswith("ib")] if on_tcp(host) else []
+    return dict.fromkeys(ports, host.edges.get("tcp", ""))
+
+
+def _find_local_only(log: Log, host: Host) -> dict[str, str]:
+    """Find the first interface that NCCL chose and that leads to no other host."""
+    used = [host.bootstrap] if host.bootstrap and not log.partial else []
+    used += host.sockets if on_tcp(host) else []
+    bad = [interface for interface, _ in used if LOCAL_ONLY.match(interface)]
+    return {} if "rdma" in host.edges else dict.fromkeys(bad[:1], "")
 
 
 def disabled_notes(log: Log) -> list[str]:
     """Note what turns RDMA off, where the log does not show whether traffic leaves a host."""
     hosts = [host for host in log.hosts.values() if not on_rdma(host)]
-    found = {setting: line for host in hosts for setting, line in _disabling(host)}
-    if log.ib_off and not found:
-        found = {"NCCL_IB_DISABLE=1": log.ib_off}
+    found = {setting: line for host in hosts for setting, line in _disabling(host).items()}
+    if log.others.ib_off and not found:
+        found = {"NCCL_IB_DISABLE=1": log.others.ib_off}
     return [f"{line}: {setting} turns RDMA off" for setting, line in found.items()][:MAX_NAMES]
 
 
-def staged_sends(log: Log) -> list[str]:
+def staged_sends(log: Log) -> Iterator[str]:
     """Say that a host receives with GPUDirect and sends without, which may be sound."""
-    places = [host.staged_send for host in log.hosts.values() if host.stages_sends]
-    return [
-        f"{place}: this host receives with GPUDirect RDMA and sends without it. This is normal "
-        "without NVLink, and a fault with NVLink (see NCCL_NET_GDR_READ)"
-        for place in places[:1]
-    ]
+    for place in [host.staged_send for host in log.hosts.values() if host.staged_send][:1]:
+        yield (
+            f"{place}: this host receives with GPUDirect RDMA and sends without it. This is normal "
+            "without NVLink, and a fault with NVLink (see NCCL_NET_GDR_READ)"
+        )
 
 
 def slow_path_notes(log: Log) -> list[str]:
@@ -148,7 +168,7 @@ def slow_path_notes(log: Log) -> list[str]:
     found: dict[str, dict[str, str]] = defaultdict(dict)  # note -> host -> device or interface
     for name, host in ((name, host) for name, host in log.hosts.items() if name):
         first = host.bootstrap[0] if host.bootstrap else ""
-        if len(host.sockets) > 1 and host.sockets[0][0] == "lo" and not crosses_hosts(log):
+        if len(host.sockets) > 1 and host.sockets[0][0] == "lo" and not log.crosses_hosts:
             found[LOOPBACK_FIRST][name] = "lo"
         for device in filter(EMULATED.match, (host.devices or [])[:MAX_NAMES]):
             found[SLOW_DEVICE][name] = device
@@ -175,92 +195,32 @@ def disables_rdma(variable: str, value: str, host: Host) -> bool:
     }.get(variable, False)
 
 
-def rdma_errors(log: Log) -> list[Finding]:
-    """Find RDMA errors whose own text names the cause."""
-    findings = []
-    for kind, (code, problem) in read_plain_errors(network=True).items():
-        if kind == "no-verbs" and log.ib_off:  # the library is not needed then
-            continue
+def rdma_errors(log: Log) -> Iterator[Finding]:
+    """Find RDMA errors whose own text names the cause, and hosts without any device."""
+    faults = {
+        **read_plain_errors(network=True),
+        "efa": ("FAB-NO-EFA", "libfabric offers no EFA device"),
+        "no-device": ("FAB-NO-DEVICE", "NCCL sees no RDMA device"),
+    }
+    explained = {m.host.name for kind in faults if kind != "no-device" for m in log.hits[kind]}
+    tcp_host = any(host.name and not on_rdma(host) for host in log.hosts.values())
+    for kind, (code, problem) in faults.items():
         # A device that cannot be opened is a lost rail even if the other devices work.
         always = kind == "open-failed"
         hits = [m for m in log.hits[kind] if always or not may_use_rdma(log, m.host)]
+        if kind == "no-verbs" and log.others.ib_off:
+            hits = []  # the library is not needed then
+        if kind == "efa" and not tcp_host:
+            hits = [m for m in hits if m.host.name]
+        if kind == "no-device":  # where nothing in the log gives the reason
+            hits = [m for m in hits if m.host.name not in explained and not _disabling(m.host)]
+            hits = [m for m in hits if "other" not in m.host.edges]
         devices = dict.fromkeys(found[1] for m in hits if (found := DEVICE.search(m.detail)))
         problem += f" ({join_names(devices)})" if devices else ""
-        findings += message_findings(code, problem, hits)
-    return findings
+        yield from message_findings(code, problem, hits, quote=kind == "efa")
 
 
-def mixed_links(log: Log) -> list[Finding]:
-    """Find hosts whose rings use an InfiniBand port and a RoCE port."""
-    rows = {}
-    for name, host in log.hosts.items():
-        used = {device: host.link_types.get(device, "") for device in _used_devices(host)}
-        if {"IB", "RoCE"} <= {*used.values()}:
-            rows[name] = join_names(f"{device}/{kind}" for device, kind in sorted(used.items()))
-    if not rows:
-        return []
-    name, listing = next(iter(rows.items()))
-    message = f"{join_names(rows)}: rings use links of two kinds: {listing} on {name}"
-    return one_finding("FAB-LINK-TYPES", message, rows)
-
-
-def missing_efa(log: Log) -> list[Finding]:
-    """Find libfabric without an EFA device, where nothing else carries RDMA."""
-    tcp_host = any(host.name and not on_rdma(host) for host in log.hosts.values())
-    of_hosts = [m for m in log.hits["efa"] if m.host.name or tcp_host]
-    hits = [m for m in of_hosts if not may_use_rdma(log, m.host)]
-    return message_findings("FAB-NO-EFA", "libfabric offers no EFA device", hits, quote=True)
-
-
-def no_device(log: Log) -> list[Finding]:
-    """Find hosts without an RDMA device where nothing in the log gives the reason."""
-    explained = {
-        m.host.name for kind in (*read_plain_errors(network=True), "efa") for m in log.hits[kind]
-    }
-    hits = [
-        m
-        for m in log.hits["no-device"]
-        if not (may_use_rdma(log, m.host) or "other" in m.host.edges or m.host.name in explained)
-        if not any(disables_rdma(k, value, m.host) for k, (value, _) in m.host.environment.items())
-    ]
-    return message_findings("FAB-NO-DEVICE", "NCCL sees no RDMA device", hits)
-
-
-def tcp_over_ib(log: Log) -> list[Finding]:
-    """Find sockets over an InfiniBand interface: a fast link with a slow protocol."""
-    hosts = {
-        name: ports
-        for name, host in log.hosts.items()
-        if on_tcp(host) and (ports := [i for i, _ in host.sockets if i.startswith("ib")])
-    }
-    if not hosts:
-        return []
-    interfaces = sorted({port for names in hosts.values() for port in names})
-    listing = join_names(interfaces)
-    message = f"{join_names(hosts)}: NCCL uses TCP over InfiniBand ({listing}), not RDMA"
-    lines = [line for name in hosts if (line := log.hosts[name].edges.get("tcp"))]
-    return one_finding("FAB-IPOIB", message, hosts, lines, names={"interface": interfaces[0]})
-
-
-def loopback_used(log: Log) -> list[Finding]:
-    """Find interfaces that NCCL chose and that lead to no other host."""
-    chosen: dict[str, str] = {}
-    for name, host in log.hosts.items():
-        if "rdma" in host.edges:
-            continue  # its RDMA edges do lead to other hosts
-        used = [host.bootstrap] if host.bootstrap and not log.partial else []
-        used += host.sockets if on_tcp(host) else []
-        if bad := [interface for interface, _ in used if LOCAL_ONLY.match(interface)]:
-            chosen[name] = bad[0]
-    if not chosen:
-        return []
-    interfaces = join_names(sorted(set(chosen.values())))
-    message = f"{join_names(chosen)}: NCCL chose {interfaces}, which leads to no other host"
-    names = {"interface": next(iter(chosen.values()))}
-    return one_finding("FAB-LOOPBACK", message, chosen, names=names)
-
-
-def plugin_errors(log: Log) -> list[Finding]:
+def plugin_errors(log: Log) -> Iterator[Finding]:
     """Find a network plugin that is missing or fails although one is expected.
 
     On most clusters NCCL starts without a plugin. A missing one is an error if a variable asks for
@@ -274,7 +234,7 @@ def plugin_errors(log: Log) -> list[Finding]:
     no_efa = {m.host.name for m in log.hits["efa"]}  # the plugin failed for lack of EFA
     hits = [m for m in hits if not (may_use_rdma(log, m.host) or m.host.name in no_efa)]
     problem = "the network plugin is missing or fails"
-    return message_findings("FAB-PLUGIN", problem, hits, quote=True)
+    return message_findings("FAB-PLUGIN", problem, hits)
 
 
 def _wants_plugin(host: Host) -> bool:
@@ -283,66 +243,65 @@ def _wants_plugin(host: Host) -> bool:
     return plugin_name not in ("", "none") or network.lower() not in ("", "ib", "socket")
 
 
-def no_gdr(log: Log) -> list[Finding]:
+def no_gdr(log: Log) -> Iterator[Finding]:
     """Find RDMA edges that go through host memory, without GPUDirect."""
     hosts = {name: host.no_gdr for name, host in log.hosts.items() if host.no_gdr}
     if (not hosts and False not in log.gdr) or no_gdr_notes(log):
-        return []
-    reasons = log.hits["gdr-why"]
-    reason = f" ({reasons[0].detail})" if reasons else ""
+        return
+    reason = "".join(f" ({hit.detail})" for hit in log.hits["gdr-why"][:1])
     # All ranks log GDR 0 if one has it.
     nameless = "a host that is not named" if hosts else "ranks without connections in the log"
-    subject = join_names(filter(None, hosts)) or nameless
-    works = [log.hosts[name].gdr_receives or log.hosts[name].gdr_sends for name in hosts]
-    some, remedy = (
-        ("some RDMA", read_remedies().texts["gdr_distance"]) if any(works) else ("RDMA", "")
+    some, remedy = "RDMA", ""
+    if any(gdr for name in hosts for _, gdr in log.hosts[name].gdr):
+        some, remedy = "some RDMA", read_remedies().texts["gdr_distance"]
+    named = [name for name in hosts if name]
+    message = (
+        f"{join_names(named) or nameless}: {some} is staged through host memory, without "
+        f"GPUDirect{reason}"
     )
-    message = f"{subject}: {some} is staged through host memory, without GPUDirect{reason}"
-    lines = list(hosts.values()) or [log.no_gdr]
-    return one_finding("FAB-NO-GDR", message, filter(None, hosts), lines, remedy)
+    yield one_finding("FAB-NO-GDR", message, named, list(hosts.values()) or [log.no_gdr], remedy)
 
 
 def no_gdr_notes(log: Log) -> list[str]:
     """Note that RDMA goes through host memory where the hardware has no GPUDirect."""
-    if False not in log.gdr and not log.no_gdr:
-        return []
     devices = {device for host in log.hosts.values() for device in host.devices or ()}
     names = {name for host in log.hosts.values() for name in host.networks}
-    gpus = {gpu for _, gpu in log.test_ranks.values()}
-    if devices and all(device.startswith("hfi1") for device in devices):
-        reason = "Omni-Path (hfi1) has no GPUDirect in NCCL"
-    elif gpus and all(UNIFIED.search(gpu) for gpu in gpus):
-        reason = f"{join_names(sorted(gpus))} has one memory for host and GPU"
-    elif names and all("ibfabric" in name or name == "OFI" for name in names):
-        reason = "EFA has GPUDirect from p4d on, and the log does not show the machine"
-    else:
-        return []
-    return [f"RDMA is staged through host memory: {reason}"]
+    gpus = {gpu for _, gpu in log.others.test_ranks.values()}
+    unified = f"{join_names(sorted(gpus))} has one memory for host and GPU"
+    efa = "EFA has GPUDirect from p4d on, and the log does not show the machine"
+    reasons = [
+        ("Omni-Path (hfi1) has no GPUDirect in NCCL", {one.startswith("hfi1") for one in devices}),
+        (unified, {bool(UNIFIED.search(gpu)) for gpu in gpus}),
+        (efa, {"ibfabric" in name or name == "OFI" for name in names}),
+    ]
+    staged = [reason for reason, holds in reasons if holds == {True}]
+    shown = False in log.gdr or log.no_gdr
+    return [f"RDMA is staged through host memory: {one}" for one in staged[:1] if shown]
 
 
-def partial_rails(log: Log) -> list[Finding]:
+def partial_rails(log: Log) -> Iterator[Finding]:
     """Report hosts with fewer RDMA devices than others, or with fewer in use than GPUs."""
     problems = {}
-    max_devices = max((len(host.devices or []) for host in log.hosts.values()), default=0)
-    by_host: dict[str, list[Rank]] = defaultdict(list)
+    most = max((len(host.devices or []) for host in log.hosts.values()), default=0)
+    local_ranks: dict[str, list[int]] = defaultdict(list)
     for rank in log.ranks.values():
         if rank.size:
-            by_host[rank.writer.host].append(rank)
+            local_ranks[rank.writer.host].append(rank.local_ranks)
     for name, host in log.hosts.items():
         if not host.devices or not on_rdma(host):
             continue
-        local = by_host[name]
-        gpus = max((rank.local_ranks for rank in local), default=0) or len(local)
-        usable, used = min(gpus, len(host.devices)), _used_devices(host)
-        if len(host.devices) < max_devices:
-            problems[name] = f"{len(host.devices)} RDMA devices, other hosts have {max_devices}"
-        elif used and not log.partial and len(local) == gpus and len(used) < usable:
-            problems[name] = f"uses {len(used)} of {len(host.devices)} RDMA devices"
-    if not problems:
-        problem = "the ranks have different numbers of RDMA devices"
-        return message_findings("FAB-PARTIAL-RAILS", problem, log.hits["nic-counts"])
-    texts = [f"{name}: {problem}" for name, problem in problems.items()]
-    return one_finding("FAB-PARTIAL-RAILS", "; ".join(texts[:MAX_NAMES]), problems)
+        count, used = len(host.devices), len(_used_devices(host))
+        gpus = max(local_ranks[name], default=0) or len(local_ranks[name])
+        if count < most:
+            problems[name] = f"{count} RDMA devices, other hosts have {most}"
+        elif 0 < used < min(gpus, count) and not log.partial and len(local_ranks[name]) == gpus:
+            problems[name] = f"uses {used} of {count} RDMA devices"
+    if problems:
+        texts = [f"{name}: {problem}" for name, problem in problems.items()]
+        yield one_finding("FAB-PARTIAL-RAILS", "; ".join(texts[:MAX_NAMES]), problems)
+    else:
+        problem, hits = "the ranks have different numbers of RDMA devices", log.hits["nic-counts"]
+        yield from message_findings("FAB-PARTIAL-RAILS", problem, hits, quote=False)
 
 
 def _used_devices(host: Host) -> set[str]:
@@ -356,13 +315,12 @@ def _used_devices(host: Host) -> set[str]:
     return {port for nic in host.nics for port in names[nic].split("+")}
 
 
-def unknown_network(log: Log) -> list[Finding]:
+def unknown_network(log: Log) -> Iterator[Finding]:
     """Find edges over a network plugin that is not known to use RDMA."""
-    if not log.other_networks:
-        return []
-    networks = join_names(log.other_networks)
-    message = f"ranks are connected by {networks}; seatrial does not know whether it uses RDMA"
-    return one_finding("FAB-UNKNOWN-NET", message, lines=log.other_networks.values())
+    if networks := log.other_networks:
+        unknown = "seatrial does not know whether it uses RDMA"
+        message = f"ranks are connected by {join_names(networks)}; {unknown}"
+        yield one_finding("FAB-UNKNOWN-NET", message, lines=networks.values())
 
 
 def _first_line(host: Host) -> str:
@@ -370,7 +328,14 @@ def _first_line(host: Host) -> str:
     return next(iter([*host.edges.values(), *host.networks.values()]), "")
 
 
+# NCCL puts lines of its conf files into the environment and logs both alike (param.cc).
+SOURCE = "from the environment or an nccl.conf: NCCL's log does not show which"
+LINKS, IPOIB = "rings use links of two kinds: {}", "NCCL uses TCP over InfiniBand ({}), not RDMA"
+TURNS_OFF, LOCAL = f"{{}} turns RDMA off ({SOURCE})", "NCCL chose {}, which leads to no other host"
 DETECTORS = (
-    mixed_hosts, tcp_edges, rdma_disabled, rdma_errors, mixed_links, missing_efa, no_device,
-    tcp_over_ib, loopback_used, plugin_errors, no_gdr, partial_rails, unknown_network,
+    hosts_on_tcp, HostFault("FAB-ENV-DISABLED", _find_disabling, TURNS_OFF, "variable").detect,
+    rdma_errors, HostFault("FAB-LINK-TYPES", _find_two_links, LINKS, "").detect,
+    HostFault("FAB-IPOIB", _find_ipoib, IPOIB, "interface").detect,
+    HostFault("FAB-LOOPBACK", _find_local_only, LOCAL, "interface").detect, plugin_errors, no_gdr,
+    partial_rails, unknown_network,
 )  # fmt: skip

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from probes.nccl.lines import LogWriter
@@ -23,8 +24,9 @@ RDMA_NETWORKS = re.compile(
     r"|GPUDirectTCPX\w*|Slingshot\w*",
     re.IGNORECASE,
 )
-EDGE_KINDS = ("intra", "rdma", "tcp", "other")
+EDGE_KINDS = ("rdma", "tcp", "intra", "other")
 MAX_RANKS = 100_000  # of one job: about three times the largest known jobs
+MAX_CACHED_EDGES = 30_000  # texts about edges
 MAX_EDGES = 1 << 16  # edges kept of one rank: to and from 32,768 others
 
 EDGE_LINE = re.compile(
@@ -57,13 +59,11 @@ class Edge(NamedTuple):
         return (kind << 17 | self.rank) << 17 | self.peer
 
 
+@lru_cache(MAX_CACHED_EDGES)
 def parse_edge(text: bytes, ofi_over_tcp: bool) -> Edge | None:
     """Parse an edge from `0[0] -> 8[0] [send] via NET/IB/0/GDRDMA`; None for a partial line."""
     match = EDGE_LINE.match(text)
-    if not match:
-        return None
-    source, target = int(match[1]), int(match[2])
-    if max(source, target) >= MAX_RANKS:
+    if not match or max(source := int(match[1]), target := int(match[2])) >= MAX_RANKS:
         return None
     if match[7]:
         return Edge("intra", source, target)
@@ -170,46 +170,40 @@ class Host:
     nics: frozenset[int] = frozenset()  # RDMA devices that ring edges use, by number
     merged_nics: dict[int, str] = field(default_factory=dict)  # number -> devices in one: a+b
     edges: dict[str, str] = field(default_factory=dict)  # to other hosts: kind -> where first seen
-    no_gdr: str = ""  # place of an RDMA edge without GPUDirect
-    staged_send: str = ""  # the same, of one that sends
-    gdr_receives: bool = False  # some edge receives with GPUDirect
-    gdr_sends: bool = False
-
-    def see_gdr(self, edge: Edge, location: Callable[[], str]) -> None:
-        """Record whether an RDMA edge at this place uses GPUDirect."""
-        if edge.gdr:
-            self.gdr_receives |= edge.receives
-            self.gdr_sends |= not edge.receives
-        elif edge.receives:
-            self.no_gdr = self.no_gdr or location()
-        else:
-            self.staged_send = self.staged_send or location()
+    # (receives, has GPUDirect) -> place of the first such RDMA edge
+    gdr: dict[tuple[bool, bool], str] = field(default_factory=dict)
 
     @property
-    def stages_sends(self) -> bool:
-        """Whether NCCL stages what the host sends, and not what it receives.
+    def staged_send(self) -> str:
+        """Place of a send that NCCL stages, if it stages all of them and receives with GPUDirect.
 
         Without NVLink it chooses so (NCCL_NET_GDR_READ).
         """
-        return bool(self.staged_send and self.gdr_receives and not self.gdr_sends)
+        by_choice = (True, True) in self.gdr and (False, True) not in self.gdr
+        return self.gdr.get((False, False), "") if by_choice else ""
+
+    @property
+    def no_gdr(self) -> str:
+        """Place of an RDMA edge without GPUDirect, but for sends that NCCL stages by choice."""
+        send = "" if self.staged_send else self.gdr.get((False, False), "")
+        return self.gdr.get((True, False), send)
 
 
 @dataclass(slots=True, eq=False)
 class Rank:
     """Facts that one process (and device) logged about itself.
 
-    `number`, `size`, `nodes` and `local_ranks` are those of its largest communicator. `max_nodes`
-    is the largest number of nodes of any communicator. `open_comms` has the communicators that
-    began and did not complete, with the stage that each reached.
+    `number`, `size` and `local_ranks` are those of its largest communicator, `nodes` the most of
+    any communicator. `open_comms` has the communicators that began and did not complete, with the
+    stage that each reached.
     """
 
     writer: LogWriter
     host: Host
     number: int = -1
     size: int = 0
-    nodes: int = 0
     local_ranks: int = 0
-    max_nodes: int = 0
+    nodes: int = 0
     version: str = ""
     start_stage: int = 0  # the stage before any communicator
     open_comms: dict[bytes, int] = field(default_factory=dict)
@@ -218,7 +212,7 @@ class Rank:
     initialised: bool = False  # at least one communicator completed
     connecting: bool = False  # ring edges since the last `Connected`
     connected: bool = False  # connected, or sent without a ring
-    init_timed: bool = False  # logged how long its first communicator took
+    timing: InitTiming | None = None  # of its first communicator
     gathered: bool = False  # logged that it heard from every rank
     has_beginning: bool = False  # logged what NCCL writes before any communicator
     last_line: int = 0  # lines of NCCL in its file up to its last one
@@ -295,12 +289,13 @@ class HostEdges:
         if comm is None:
             self._unplaced[edge.kind, edge.receives] += 1
             return
-        if not (edge.receives and _reported_by_sender(comm, edge)):
+        peer = comm.members[edge.peer].rank if edge.peer in comm.members else None
+        sent = edge._replace(rank=edge.peer, peer=edge.rank, receives=False).packed
+        if not (edge.receives and peer and peer.edges and sent in peer.edges):  # logged by both
             self.counts[edge.kind if leaves else "intra"] += 1
-        member = comm.members.get(edge.peer)
-        if member and member.rank.edges is None and not member.rank.connected:
-            member.rank.edges = EdgeSet()  # so that it is named once
-            self.silent_ranks.append(member.rank)
+        if peer and peer.edges is None and not peer.connected:
+            peer.edges = EdgeSet()  # so that it is named once
+            self.silent_ranks.append(peer)
 
     def _find_comm(
         self, rank: Rank, edge: Edge, comms: list[Communicator]
@@ -328,14 +323,6 @@ class HostEdges:
         return member.rank.host is not rank.host or rank.host.name in ambiguous
 
 
-def _reported_by_sender(comm: Communicator, edge: Edge) -> bool:
-    """Return whether the edge's other end logged it as well."""
-    member = comm.members.get(edge.peer)
-    edges = member.rank.edges if member else None
-    sent = edge._replace(rank=edge.peer, peer=edge.rank, receives=False)
-    return edges is not None and sent.packed in edges
-
-
 @dataclass(frozen=True, slots=True)
 class MatchedMessage:
     """Message of a rank that matches a phrase of PATTERNS: its text and its place."""
@@ -357,30 +344,6 @@ INIT_LIMIT_S = 30.0
 PER_RANK_S = 0.01  # further seconds: ranks are gathered one after another
 
 
-class InitTiming(NamedTuple):
-    """Time in seconds that a rank took to make its first communicator."""
-
-    rank: Rank
-    ranks: int
-    total: float
-    phases: dict[str, float]
-
-    @property
-    def limit(self) -> float:
-        """Seconds that a start of this many ranks may take."""
-        return INIT_LIMIT_S + PER_RANK_S * self.ranks
-
-    @property
-    def longest_phase(self) -> str:
-        """Name of the phase that took longest."""
-        return max(self.phases, key=lambda name: self.phases[name])
-
-    @property
-    def bootstrap_s(self) -> float:
-        """Seconds in which the rank found the other ranks and waited for them."""
-        return self.phases.get("bootstrap", 0.0)
-
-
 TIMINGS_LINE = re.compile(
     rb"Init timings - [^:]{1,64}: rank \d{1,9} nranks (\d{1,9}) total (\d{1,9}\.\d{1,3}) "
     rb"\((.{1,300}?)\)"
@@ -388,10 +351,29 @@ TIMINGS_LINE = re.compile(
 PHASE = re.compile(rb"(\w{1,16}) (\d{1,9}\.\d{1,3})")
 
 
-def parse_init_timing(rank: Rank, text: bytes) -> InitTiming | None:
+class InitTiming(NamedTuple):
+    """Time in seconds that a rank took to make its first communicator, and its longest `phase`."""
+
+    ranks: int
+    total: float
+    bootstrap: float  # in which the rank found the other ranks and waited for them
+    phase: str
+    longest: float
+
+    @property
+    def limit(self) -> float:
+        """Seconds that a start of this many ranks may take."""
+        return INIT_LIMIT_S + PER_RANK_S * self.ranks
+
+
+def parse_init_timing(text: bytes) -> InitTiming | None:
     """Parse an `Init timings` line; None for any other line."""
     match = TIMINGS_LINE.match(text)
-    phases = {
-        name.decode(): float(seconds) for name, seconds in PHASE.findall(match[3] if match else b"")
-    }
-    return InitTiming(rank, int(match[1]), float(match[2]), phases) if match and phases else None
+    phases = {name: float(seconds) for name, seconds in PHASE.findall(match[3] if match else b"")}
+    if not (match and phases):
+        return None
+    phase = max(phases, key=lambda name: phases[name])
+    bootstrap, longest = phases.get(b"bootstrap", 0.0), phases[phase]
+    return InitTiming(
+        int(match[1]), float(match[2]), bootstrap, sys.intern(phase.decode()), longest
+    )

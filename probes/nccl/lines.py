@@ -18,8 +18,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from probes.nccl.other_lines import OtherLines
 from probes.nccl.patterns import SKIPPED_WORDS
+from probes.nccl.rows import OtherLines, RowReader
 
 CHUNK = 4 << 20  # bytes read at once: many lines, and little memory
 MAX_TOTAL = 4 << 30  # bytes of all files, unpacked: 8192 ranks with 0.5 MiB each
@@ -64,16 +64,7 @@ UNMARKED = re.compile(
     rb"ncclSocketInit: |Duplicate GPU detected|Call to ibv_\w{1,30} failed)"
 )
 # One of them is in each line without a mark.
-UNMARKED_WORDS = (
-    b" INFO ",
-    b"NET/",
-    b" WARN ",
-    b"Bootstrap",
-    b"socket",
-    b"Socket",
-    b"GPU det",
-    b"ibv_",
-)
+UNMARKED_WORDS = b" INFO | WARN |NET/|Bootstrap|socket|Socket|GPU det|ibv_".split(b"|")
 
 
 class LogWriter(NamedTuple):
@@ -95,12 +86,12 @@ class LogLines:
     """The NCCL lines of one file, in order.
 
     Iterate for (writer, b"INFO" | b"WARN" | b"version", text). `line_number` is that of the last
-    line. After the end, `bytes`, `binary`, `truncated`, `repeated`, `others` and more describe
-    the rest of the file.
+    line. After the end, `bytes`, `binary`, `truncated`, `repeated` and more describe the rest of
+    the file. `others` takes the lines that are not NCCL's.
     """
 
-    def __init__(self, path: Path, max_bytes: int = MAX_TOTAL) -> None:
-        self.path = path
+    def __init__(self, path: Path, others: OtherLines, max_bytes: int = MAX_TOTAL) -> None:
+        self.path, self.others = path, others
         self.name = "stdin" if path == STDIN else path.name
         self.max_bytes = max_bytes
         self.bytes = 0
@@ -109,13 +100,12 @@ class LogLines:
         self.truncated = False
         self.overlong = False  # has NCCL's text in the lost part of a line that is too long
         self.repeated = 0  # lines that Ray's driver dropped as repetitions
-        self.others = OtherLines()
-        self.has_lines = False  # has lines of NCCL, also such that nothing reads
+        self.is_foreign = False  # nothing in it is of NCCL, or tells of it
         # Who wrote lines of skipped words, and the count of lines at the last of them.
         self.seen: dict[LogWriter, int] = {}
         self.count = self.skipped = 0  # lines of NCCL so far, and those of skipped words
         self._writers: dict[bytes, LogWriter] = {}
-        self._hosts: dict[tuple[int, str], tuple[str, ...]] = {}  # hosts by process and device
+        self.processes: set[tuple[str, int]] = set()  # that wrote lines, if they are few
         self._chunk, self._line_count, self._counted_to, self._position = b"", 1, 0, 0
         self._prefix = b""  # text before the mark of the last line
 
@@ -133,15 +123,20 @@ class LogLines:
         return match[1] if match else b""
 
     def __iter__(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
-        with _open(self.path) as raw:  # opened once: a pipe can be read only once
-            gzipped = raw.peek(2)[:2] == b"\x1f\x8b"
-            file = gzip.GzipFile(fileobj=raw) if gzipped else raw
-            packed = raw if gzipped and raw.seekable() else None
-            for chunk in map(_mark_lines, self._read_chunks(file, packed)):
-                self._chunk, self._counted_to, self._position = chunk, 0, 0
-                yield from self._scan()
-                self._position = len(self._chunk)
-                _ = self.line_number
+        self.others.file, before = self.name, self.others.count
+        try:
+            with _open(self.path) as raw:  # opened once: a pipe can be read only once
+                gzipped = raw.peek(2)[:2] == b"\x1f\x8b"
+                file = gzip.GzipFile(fileobj=raw) if gzipped else raw
+                packed = raw if gzipped and raw.seekable() else None
+                for chunk in map(_mark_lines, self._read_chunks(file, packed)):
+                    self._chunk, self._counted_to, self._position = chunk, 0, 0
+                    yield from self._scan()
+                    self._position = len(self._chunk)
+                    _ = self.line_number
+        finally:  # of a job there may be thousands of files
+            self._chunk, self._writers = b"", {}
+        self.is_foreign = not self.count and self.others.count == before
 
     def _read_chunks(
         self, file: BinaryIO | gzip.GzipFile, packed: BinaryIO | None
@@ -158,13 +153,13 @@ class LogLines:
                 self.binary = self.binary or b"\0" in piece
                 whole, newline, tail = piece.rpartition(b"\n")
                 if not newline:
-                    pending = self._keep_end(pending + piece, MAX_PENDING)
+                    pending = self._keep_end(pending + piece)
                     continue
                 yield pending + whole + newline
-                pending = self._keep_end(tail, MAX_PENDING)
+                pending = self._keep_end(tail)
             self.truncated = bool(pending)
             # An error in a line that is cut off is one; a figure may be another.
-            self.others.rows.read(pending, self.line_number)
+            RowReader.read(self.others, pending, self.line_number)
             if b"NCCL WARN " in pending:
                 yield pending + b"\n"
         except (OSError, EOFError, zlib.error) as error:
@@ -186,14 +181,14 @@ class LogLines:
                 "its size, as no log does. Unpack it and give the file"
             )
 
-    def _keep_end(self, line: bytes, size: int) -> bytes:
-        """Keep the last `size` bytes of a line; note if NCCL's text before them is lost."""
-        self.overlong |= len(line) > size and line.find(MARK, 0, len(MARK) - size) >= 0
-        return line[-size:]
+    def _keep_end(self, line: bytes) -> bytes:
+        """Keep the last bytes of a line; note if NCCL's text before them is lost."""
+        lost = line.find(MARK, 0, len(MARK) - MAX_PENDING) if len(line) > MAX_PENDING else -1
+        self.overlong |= lost >= 0
+        return line[-MAX_PENDING:]
 
     def _scan(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
         chunk, writers = self._chunk, self._writers
-        self.has_lines = self.has_lines or b"NCCL INFO " in chunk
         first_line, own = self._line_count, 0  # lines that hold a line of NCCL and nothing else
         mark = chunk.find(MARK)
         while mark >= 0:
@@ -247,7 +242,10 @@ class LogLines:
         for mark in marks[1:MAX_MARKS]:
             search_from = max(starts[-1], mark - 512)
             if (match := LINE_PREFIX.search(line[search_from:mark])) and match["host"]:
-                starts.append(search_from + match.start("host") + self._glued_length(match, first))
+                # A lost newline puts the end of the line before in front of the host's name.
+                name, pid = match["host"].decode(), int(match["pid"])
+                ends = (at for at in range(len(name)) if self._is_known(name[at:], pid, first))
+                starts.append(search_from + match.start("host") + next(ends, 0))
         for start, stop in zip(starts, [*starts[1:], len(line)], strict=True):
             mark_at = line.find(MARK, start)
             kind, _, text = line[mark_at + 5 : stop].partition(b" ")
@@ -255,17 +253,6 @@ class LogLines:
                 self._prefix = line[start:mark_at]
                 self.count += 1
                 yield self._writer_of(self._prefix), kind, self.clean(text)
-
-    def _glued_length(self, match: re.Match[bytes], first: str) -> int:
-        """Count characters of the line before that a lost newline put before the host's name.
-
-        `first` is the host of that line.
-        """
-        name, pid = match["host"].decode(), int(match["pid"])
-        device = (match["device"] or b"").decode()
-        known = *self._hosts.get((pid, device), ()), first
-        hosts = [host for host in known if host and name.endswith(host)]
-        return len(name) - max(map(len, hosts), default=len(name))
 
     def _writer_of(self, prefix: bytes) -> LogWriter:
         """Return the writer of a line with this prefix; cached, as a log has few prefixes."""
@@ -281,23 +268,15 @@ class LogLines:
             device_name = sys.intern((match["device"] or b"").decode("ascii", "replace"))
             writer = LogWriter(host, int(match["pid"] or match["apid"]), device_name)
         if len(prefix) <= MAX_PREFIX:
-            self._cache_writer(prefix, writer)
+            if len(self._writers) > MAX_PREFIXES:
+                self._writers.clear()
+                self.processes.clear()
+            self._writers[prefix] = writer
+            self.processes |= {writer[:2]} if writer.host else set()
         return writer
 
-    def _cache_writer(self, prefix: bytes, writer: LogWriter) -> None:
-        if len(self._writers) > MAX_PREFIXES:
-            self._writers.clear()
-            self._hosts.clear()
-        self._writers[prefix] = writer
-        process = writer.pid, writer.device
-        hosts = self._hosts.get(process, ())
-        if writer.host not in hosts and len(hosts) < MAX_MARKS:
-            self._hosts[process] = (*hosts, writer.host)
-
-    @property
-    def processes(self) -> set[tuple[str, int]]:
-        """The processes that wrote lines, if they are few."""
-        return {writer[:2] for writer in self._writers.values() if writer.host}
+    def _is_known(self, host: str, pid: int, first: str) -> bool:
+        return host == first or (host, pid) in self.processes
 
     def explain_no_lines(self) -> str:
         """Return one sentence on a file that has no line of NCCL's."""

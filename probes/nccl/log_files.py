@@ -1,18 +1,14 @@
-"""Finds logs and the lines that count: files, filters, and pieces that were pasted."""
+"""Finds log files, and the lines of them that count."""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from probes.findings import join_names
-from probes.nccl.evidence import rank_names
-from probes.nccl.job import STAGES, Rank
 from probes.nccl.lines import MARK, STDIN, UnreadableLog
-from probes.nccl.log import Log
 from probes.nccl.parser import LINE_PARSERS
 from probes.nccl.patterns import PREFILTER, SKIPPED_WORDS
 
@@ -27,10 +23,7 @@ def find_logs(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
     paths: list[Path] = []
     skipped: list[str] = []
     for path in given:
-        if path == STDIN:
-            paths.append(path)
-            continue
-        mode = _mode_of(path)
+        mode = stat.S_IFIFO if path == STDIN else _mode_of(path)
         if stat.S_ISDIR(mode):
             paths += sorted(_walk(path, skipped))
         elif stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
@@ -138,133 +131,8 @@ def _split_line(line: bytes) -> tuple[bytes, bytes]:
 
 
 def _is_useful(word: bytes, text: bytes) -> bool:
-    """Return whether the parser uses such a line."""
-    if word in (b"WARN", b"version") or word in EDGE_WORDS or word in LINE_PARSERS:
+    """Return whether the parser uses such a line, other than one about an edge."""
+    if word in (b"WARN", b"version") or word in LINE_PARSERS:
         return True
-    if text.split(b" ", 1)[0] in SKIPPED_WORDS:
-        return False
-    return text.startswith(b"NCCL_") or any(hint in text for hint in (*PREFILTER, b"Init "))
-
-
-MOST = 0.75  # of the ranks: a piece that has so many is likely to be the log of all
-# Lines of each other rank, on average: launchers write what ranks print in blocks of some KB.
-FURTHER = 50
-COLLECT = (
-    "If these are the complete logs of all ranks, give --whole. Otherwise give the log of every "
-    "rank from its start: NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log writes them"
-)
-
-
-def why_no_hang(log: Log) -> str:
-    """Return why this piece cannot show that the job hangs or that ranks are missing; else ""."""
-    if log.repeated:  # also where the caller says that the log is whole
-        return "Ray's driver left out repeated lines"
-    if log.every_rank:
-        return ""
-    if not (log.world_size or has_file_each(log)):
-        alike = len({rank.stage for rank in log.job_ranks}) == 1 < len(log.job_ranks)
-        end = f", and all {len(log.job_ranks)} processes end at the step `{log.stage}`"
-        return f"no line gives the number of ranks{end if alike else ''}"
-    if not any(rank.has_beginning for rank in log.ranks.values()):
-        return "its beginning is missing"
-    if log.world_size > 1 and _present(log) == 1:
-        some = "the lines" if log.shown <= 1 else "the rank number"
-        return f"it has {some} of only one of {log.world_size} ranks"
-    return ""
-
-
-def has_file_each(log: Log) -> bool:
-    """Return whether several processes each wrote one file, from their start."""
-    begun = {rank.writer[:2] for rank in log.ranks.values() if rank.has_beginning}
-    single = [next(iter(found)) for found in log.processes if len(found) == 1]
-    return len(log.processes) == len({*single} & begun) > 1
-
-
-def shows_order(log: Log) -> bool:
-    """Return whether one file shows by its order that some ranks stopped.
-
-    All ranks are in it, and after the last line of those that are behind every other rank wrote at
-    a later stage: the end of the file does not explain that.
-    """
-    ranks, lowest = log.job_ranks, min((rank.stage for rank in log.job_ranks), default=0)
-    behind = [rank for rank in ranks if rank.stage == lowest]
-    others = [rank for rank in ranks if rank.stage > lowest]
-    if len(ranks) != log.world_size or len(log.numbers) != len(ranks) or not others:
-        return False
-    if log.skipped_much or not all(rank.stuck for rank in behind):
-        return False
-    end = max(max(rank.last_line, log.seen.get(rank.writer, 0)) for rank in behind)
-    after = [rank.last_line - end for rank in others]
-    return is_piece(log) and min(after) > 0 and max(after) >= FURTHER * len(after)
-
-
-def gave_up(log: Log) -> bool:
-    """Return whether all ranks began, none is done, and the job says that it waited in vain."""
-    ranks = log.job_ranks
-    began = len(log.numbers) == len(ranks) == log.world_size > 1
-    stuck = all(rank.open_comms and not rank.initialised for rank in ranks)
-    return began and stuck and bool(log.reported("timeout", "work"))
-
-
-def is_complete(log: Log) -> bool:
-    """Return whether every rank of every communicator completed it, and has finished."""
-    comms = [*log.communicators.values(), *log.splits.values()]
-    done = bool(comms) and all(len(g.members) == g.completed == g.size for g in comms)
-    return done and not any(rank.stuck for rank in log.job_ranks)
-
-
-def _present(log: Log) -> int:
-    """Count the ranks that wrote lines."""
-    return len({rank.number if rank.number >= 0 else rank.writer[:2] for rank in log.job_ranks})
-
-
-def number_ranks(numbers: Collection[int]) -> str:
-    """Name ranks by their numbers: `rank 3`, `ranks 2, 3`."""
-    return f"rank{'s' if len(numbers) > 1 else ''} {join_names(map(str, numbers))}"
-
-
-def ends_early(log: Log) -> str:
-    """Return why no hang is certain in one file, which may be a piece; else ""."""
-    if not is_piece(log) or shows_order(log) or gave_up(log):
-        return ""
-    present = _present(log)
-    if present < log.world_size and any(map(_has_gathered, log.ranks.values())):
-        if log.shown >= log.world_size:
-            return f"it does not show the rank number of each of {log.world_size} ranks"
-        return f"it has the lines of {max(present, log.shown)} of {log.world_size} ranks"
-    if present < log.world_size:
-        absent = sorted(set(range(log.world_size)) - log.numbers)
-        return f"{number_ranks(absent)} never joined, or this part of the log ends too early"
-    if any(rank.number < 0 and not rank.stage for rank in log.job_ranks):
-        return "the first lines of some of its processes are missing"
-    lowest = min((rank.stage for rank in log.job_ranks), default=0)
-    behind = [rank for rank in log.job_ranks if rank.stage == lowest]
-    where = f"all {len(behind)} ranks" if len(behind) == len(log.job_ranks) else rank_names(behind)
-    end = "they hang there, or this part of the log ends there"
-    return f"the lines of {where} end at the step `{log.stage}`: {end}"
-
-
-def is_piece(log: Log) -> bool:
-    """Return whether the log may be a piece: one file, which people cut where they like."""
-    return not log.every_rank and len(log.files) == 1
-
-
-def shows_most(log: Log) -> bool:
-    """Return whether the log has lines of most ranks, so that the others are missed in it."""
-    return _present(log) >= MOST * log.world_size
-
-
-def all_joined(log: Log) -> bool:
-    """Return whether some rank is past the bootstrap: it gathers something from every rank."""
-    return any(_has_gathered(rank) for rank in log.ranks.values() if rank.size == log.world_size)
-
-
-def _has_gathered(rank: Rank) -> bool:
-    past = rank.gathered or rank.initialised or bool(rank.edges)
-    return past or rank.stage >= STAGES.index("graph")
-
-
-def crosses_hosts(log: Log) -> bool:
-    """Return whether the log shows two hosts: only then can a network be accused."""
-    names = {*log.host_names, *log.test_hosts}
-    return len(names) > 1 or log.nodes > 1 or log.external_edges > 0
+    hints = text.startswith(b"NCCL_") or any(hint in text for hint in (*PREFILTER, b"Init "))
+    return hints and text.split(b" ", 1)[0] not in SKIPPED_WORDS

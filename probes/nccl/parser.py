@@ -13,31 +13,28 @@ from pathlib import Path
 
 from probes.nccl import job
 from probes.nccl.job import STAGES, Edge, Host, Rank
-from probes.nccl.lines import MAX_SKIPPED, MAX_TOTAL, LogLines, LogWriter, UnreadableLog, to_text
-from probes.nccl.log import NO_RANK, Log
+from probes.nccl.lines import MAX_TOTAL, LogLines, LogWriter, UnreadableLog, to_text
+from probes.nccl.log import Log
 from probes.nccl.patterns import PREFILTER, find_kinds, is_warning, read_kinds
 
 MAX_KEPT = 200  # messages kept per phrase
 MAX_TEXT = 1024  # bytes of a text that are searched for phrases
 MAX_EDGE_TEXT = 256  # bytes of a text about an edge
-MAX_CACHED_EDGES = 30_000  # cached texts about edges
 MAX_COMMS = 1000  # communicators of one rank
 MAX_NAMES = 128  # devices, interfaces or networks of one host
 # Costs in bytes, above those of CPython 3.11, with short texts and the slots of dicts.
 RANK_COST, HOST_COST, COMM_COST, MEMBER_COST, EDGE_COST, FACT_COST = 800, 800, 600, 330, 24, 200
 
-COMM_LINE = re.compile(
-    rb"comm (\S{1,32}) rank (\d{1,9}) nRanks (\d{1,9}) nNodes (\d{1,9}) localRanks (\d{1,9})"
-)
 INIT_LINE = re.compile(  # of 2.3: `rank 0 nranks 4`, and `- COMPLETE` without `Init`
     rb"(?:comm (?P<at>\S{1,32}) )?rank (?P<number>\d{1,9}) n[rR]anks (?P<size>\d{1,9})"
-    rb"(?: (?P<rest>.{0,300}?)(?:\bInit|-) (?P<what>START|COMPLETE)|$)"
+    rb"(?: nNodes (?P<nodes>\d{1,9}) localRanks (?P<local>\d{1,9})"
+    rb"| (?P<rest>.{0,300}?)(?:\bInit|-) (?P<what>START|COMPLETE)|$)"
 )
 COMM_ID = re.compile(rb"commId (\w{1,64})")
 SPLIT_COMM = re.compile(rb"parent (\S{1,32}) (?:\w{1,16} (\d{1,9}) )?color (-?\d{1,12})")
 USING_ITEM = re.compile(rb"(?:\[\d+\])?([\w.\-@]{1,64}):([\da-fA-F.:%\w\[\]]{1,64})<\d+>")
 # `[0]mlx5_0:1/IB`; merged ports, 2.20 to 2.23: `[0]={[0] mlx5_2:1/RoCE, [1] mlx5_3:1/RoCE}`.
-DEVICE_ITEM = re.compile(rb"\[\d+\](?:=\{[^}]{0,128}\}|([\w.\-+]{1,64}):\d+/\w+)")
+DEVICE_ITEM = re.compile(rb"\[\d+\](?:=\{[^}]{0,128}\}|([\w.\-+]{1,64}):\d+/(\w{1,16}))")
 # Since 2.24, for each device, and then for merged ports: `[2] name=mlx5_0+mlx5_1`.
 VIRTUAL_DEVICE = re.compile(rb"Made virtual device \[(\d{1,4})\] name=([\w.\-+]{1,300}) ")
 # The second form is that of NCCL_NET since 2.30, where the program names another network.
@@ -51,8 +48,6 @@ VERSION = re.compile(rb"(?:NCCL version )?(\d{1,4}\.\d{1,4}\.\d{1,4})(?:[+.\s\-]
 NETWORK = re.compile(
     rb"Using (?:network|internal Network) (.{1,64})$|Assigned NET plugin (.{1,64}?) to comm"
 )
-OLD_INTERFACE = re.compile(rb"NET : Using interface ([\w.\-@]{1,64}):([\da-fA-F.:]{1,64})")  # 2.3
-LINK_TYPE = re.compile(rb"\[\d+\]([\w.\-+]{1,64}):\d+/(IB|RoCE)")
 
 
 def read_logs(paths: Iterable[Path], skipped: Iterable[str] = ()) -> Log:
@@ -73,40 +68,23 @@ class LogParser:
 
     def __init__(self) -> None:
         self.log = Log()
-        self._lines, self._free_bytes = LogLines(Path()), MAX_TOTAL
-        self._edge_cache: dict[bytes, Edge | None] = {}
+        self._lines, self._free_bytes = LogLines(Path(), self.log.others), MAX_TOTAL
         self._known_edges: set[tuple[int, bytes]] = set()
 
     def add_file(self, path: Path) -> None:
         """Add one file. One without NCCL's lines raises nothing: it is listed in `unread_files`."""
-        log, lines, count = self.log, LogLines(path, self._free_bytes), 0
-        self._lines = lines
-        log.files.append(lines.name)
+        lines = self._lines = LogLines(path, self.log.others, self._free_bytes)
+        self.log.files.append(lines)
         try:
             for writer, kind, text in lines:
-                count += 1
                 self._parse_line(writer, kind, text)
         except UnreadableLog as error:
             self.skip(str(error))
         except OSError as error:
             self.skip(f"{path} cannot be read: {error.strerror}")
-        else:
-            if not (count or lines.has_lines or lines.others):
-                log.unread_files.append(lines.explain_no_lines())
+        if lines.is_foreign:
+            self.log.unread_files.append(lines.explain_no_lines())
         self._free_bytes -= lines.bytes
-        log.has_lines |= lines.has_lines
-        log.seen |= lines.seen
-        log.processes += [lines.processes] * (count > 0)
-        log.skipped_much |= lines.skipped == MAX_SKIPPED
-        log.truncated += [lines.name] * (lines.truncated and count > 0)
-        log.overlong += [lines.name] * lines.overlong
-        log.add_others(lines.name, lines.others)
-        for one in [one for one in lines.others.rows.found if one.row.role == "quote"]:
-            text = lines.clean(one.text.encode())
-            for found in find_kinds(text) or ["last-error"]:
-                detail = f"{to_text(text[:300])}{one.sentence}"
-                log.add_hit(found, NO_RANK, detail, f"{lines.name}:{one.number}")
-        log.repeated += lines.repeated
 
     def skip(self, sentence: str) -> None:
         """Record that something is not read, so that a missing line proves nothing."""
@@ -142,13 +120,10 @@ class LogParser:
 
     def _add_rank(self, writer: LogWriter) -> Rank | None:
         log = self.log
-        host = log.hosts.get(writer.host)
-        if not log.budget.take(RANK_COST + (0 if host else HOST_COST)):
+        if not log.take(RANK_COST + HOST_COST * (writer.host not in log.hosts)):
             return None
-        if host is None:
-            host = log.hosts[writer.host] = Host(writer.host)
-        rank = log.ranks[writer] = Rank(writer, host)
-        return rank
+        host = log.hosts.setdefault(writer.host, Host(writer.host))
+        return log.ranks.setdefault(writer, Rank(writer, host))
 
     def _location(self) -> str:
         return f"{self._lines.name}:{self._lines.line_number}"
@@ -167,29 +142,26 @@ class LogParser:
             rank.connected = True
         if (id(rank), key) in self._known_edges or len(key) > MAX_EDGE_TEXT:
             return
-        if len(self._known_edges) > MAX_CACHED_EDGES:
+        if len(self._known_edges) > job.MAX_CACHED_EDGES:
             self._known_edges.clear()
-            self._edge_cache.clear()
         self._known_edges.add((id(rank), key))
         if b" nRanks " in key and (match := job.TAIL_SIZE.search(key)):
             self.log.tail_size = max(self.log.tail_size, min(int(match[1]), job.MAX_RANKS))
-        if key not in self._edge_cache:
-            self._edge_cache[key] = job.parse_edge(key, bool(self.log.hits.get("ofi-tcp")))
-        if parsed := self._edge_cache[key]:
-            self._add_edge(rank, parsed, ring)
+        if edge := job.parse_edge(key, bool(self.log.hits.get("ofi-tcp"))):
+            self._add_edge(rank, edge, ring)
 
     def _add_edge(self, rank: Rank, edge: Edge, ring: bool) -> None:
-        log, host = self.log, rank.host
+        log, host, key = self.log, rank.host, edge.packed
         edges = rank.edges = rank.edges or job.EdgeSet()
-        key = edge.packed
         if key not in edges:
-            if not log.budget.take(EDGE_COST, when=len(edges) < job.MAX_EDGES):
+            if not log.take(EDGE_COST, when=len(edges) < job.MAX_EDGES):
                 return
             edges.add(key, len(log.files) - 1 << 40 | self._lines.line_number)
         if edge.kind == "rdma" and edge.nic is not None:
-            if ring and edge.nic not in host.nics and log.budget.take(FACT_COST):
+            if ring and edge.nic not in host.nics and log.take(FACT_COST):
                 host.nics |= {edge.nic}
-            host.see_gdr(edge, self._location)
+            if (edge.receives, edge.gdr) not in host.gdr:
+                host.gdr[edge.receives, edge.gdr] = self._location()
         if edge.network:
             self._add_network(host, edge.network)
         if edge.kind == "other" and len(log.other_networks) < MAX_NAMES:
@@ -201,13 +173,13 @@ class LogParser:
 
     def _is_new(self, name: object, known: Collection[object]) -> bool:
         """Return whether this name of a host is new, and there is room for one more."""
-        return name not in known and self.log.budget.take(FACT_COST, when=len(known) < MAX_NAMES)
+        return name not in known and self.log.take(FACT_COST, when=len(known) < MAX_NAMES)
 
     def _parse_version(self, rank: Rank, text: bytes) -> None:
         if match := VERSION.search(text):
             rank.has_beginning = True
             rank.version = sys.intern(match[1].decode())
-            self.log.version_seen = self.log.version_seen or rank.version
+            self.log.others.version = self.log.others.version or rank.version
             rank.advance_to("bootstrap")
 
     def _parse_bootstrap(self, rank: Rank, text: bytes) -> None:
@@ -234,9 +206,7 @@ class LogParser:
                 device = to_text(match[1] or match[0])
                 if self._is_new(device, host.devices):
                     host.devices.append(device)
-            if not host.link_types:  # ranks of a host write the same
-                types = [*LINK_TYPE.finditer(text)][:MAX_NAMES]
-                host.link_types = {to_text(m[1]): to_text(m[2]) for m in types}
+                    host.link_types |= {device: to_text(match[2])} if match[2] else {}
 
     def _parse_socket(self, rank: Rank, text: bytes) -> None:
         rank.advance_to("net-init")
@@ -246,7 +216,7 @@ class LogParser:
                 rank.host.sockets.append(socket)
 
     def _parse_old_interface(self, rank: Rank, text: bytes) -> None:
-        if match := OLD_INTERFACE.match(text):
+        if b"Using interface" in text and (match := USING_ITEM.search(text)):
             socket = to_text(match[1]), to_text(match[2])
             rank.host.bootstrap = rank.host.bootstrap or socket
             rank.host.sockets = rank.host.sockets or [socket]
@@ -258,52 +228,30 @@ class LogParser:
             self._add_network(rank.host, to_text(match[1] or match[2]))
 
     def _parse_timings(self, rank: Rank, text: bytes) -> None:
-        timing = job.parse_init_timing(rank, text)
+        timing = job.parse_init_timing(text)
         if timing is None:
             self._parse_init(rank, text)
-            return
-        if rank.init_timed:  # a later communicator may wait for a rank that is busy
-            return
-        rank.init_timed, log = True, self.log
-        if timing.total >= timing.limit and len(log.slow_inits) < MAX_KEPT:
-            log.slow_inits.append(timing)
-        fastest = log.fastest.get(timing.ranks)
-        if timing.bootstrap_s < fastest.bootstrap_s if fastest else len(log.fastest) < MAX_KEPT:
-            log.fastest[timing.ranks] = timing
-
-    def _parse_comm(self, rank: Rank, text: bytes) -> None:
-        if match := COMM_LINE.match(text):
-            number, ranks, nodes, local = map(int, match.groups()[1:])
-            if not self._is_sane_size(rank, number, ranks):
-                return
-            rank.max_nodes = max(rank.max_nodes, nodes)
-            if ranks > rank.size or (ranks == rank.size and not rank.nodes):
-                rank.number, rank.size, rank.nodes, rank.local_ranks = number, ranks, nodes, local
-            rank.advance_to("graph")
-            for member in reversed(rank.comms):
-                if member.pointer == match[1]:
-                    member.local_ranks, member.comm.nodes = local, max(nodes, member.comm.nodes)
-                    break
-        else:
-            self._parse_init(rank, text)
-
-    def _is_sane_size(self, rank: Rank, number: int, ranks: int) -> bool:
-        """Return whether a job can have this size; a larger one sets the budget's `full`."""
-        sane = number < ranks and self.log.budget.take(0, when=ranks <= job.MAX_RANKS)
-        if sane and not rank.writer.host:
-            self.log.unnamed.add((number, ranks))
-        return sane
+        # A later communicator may wait for a rank that is busy.
+        elif not rank.timing and self.log.take(FACT_COST):
+            rank.timing = timing
 
     def _parse_init(self, rank: Rank, text: bytes) -> bool:
         match = INIT_LINE.search(text, 0, MAX_TEXT)
         if match is None or (match.start() and not match["what"]):
             return False
         pointer, number, ranks = match["at"], int(match["number"]), int(match["size"])
-        if not self._is_sane_size(rank, number, ranks):
-            return True
-        if ranks > rank.size:
-            rank.number, rank.size, rank.nodes, rank.local_ranks = number, ranks, 0, 0
-        if not (match["at"] and match["what"]):
+        nodes, local = int(match["nodes"] or 0), int(match["local"] or 0)
+        if number >= ranks or not self.log.take(0, when=ranks <= job.MAX_RANKS):
+            return True  # no job has this size
+        self.log.unnamed |= set() if rank.writer.host else {number}
+        if ranks > rank.size or (local and ranks == rank.size and not rank.local_ranks):
+            rank.number, rank.size, rank.local_ranks = number, ranks, local
+        if nodes:
+            rank.nodes = max(rank.nodes, nodes)
+            rank.advance_to("graph")
+            if member := next((m for m in reversed(rank.comms) if m.pointer == pointer), None):
+                member.local_ranks, member.comm.nodes = local, max(nodes, member.comm.nodes)
+        if not (pointer and match["what"]):
             return True
         complete = match["what"] == b"COMPLETE"
         comm = self._find_comm(rank, match["rest"], ranks)
@@ -313,11 +261,11 @@ class LogParser:
         if not complete:
             rank.has_beginning = True
             has_room = len(rank.open_comms) < MAX_COMMS
-            if pointer in rank.open_comms or self.log.budget.take(FACT_COST, when=has_room):
+            if pointer in rank.open_comms or self.log.take(FACT_COST, when=has_room):
                 rank.open_comms[pointer] = STAGES.index("topology")
             return True
         if rank.open_comms.pop(pointer, None) is not None:
-            self.log.budget.give(FACT_COST)
+            self.log.free_bytes += FACT_COST
         rank.initialised = True
         rank.connected = rank.connected or ranks == 1 or not self.log.connects_at_runtime(rank)
         return True
@@ -333,7 +281,7 @@ class LogParser:
             comms, key = self.log.splits, b"%x %b %b %d" % parts
         else:
             return None
-        if key not in comms and self.log.budget.take(COMM_COST):
+        if key not in comms and self.log.take(COMM_COST):
             comms[key] = job.Communicator(ranks)
         return comms.get(key)
 
@@ -341,7 +289,7 @@ class LogParser:
         member = comm.members.get(number)
         if member is not None:
             comm.rank_conflict |= member.rank.host is not rank.host
-        elif self.log.budget.take(MEMBER_COST, when=len(rank.comms) < MAX_COMMS):
+        elif self.log.take(MEMBER_COST, when=len(rank.comms) < MAX_COMMS):
             comm.members[number] = member = job.CommunicatorMember(comm, rank, number, pointer)
             rank.comms.append(member)
 
@@ -364,7 +312,7 @@ class LogParser:
         if match := ENV_LINE.match(text):
             rank.advance_to("bootstrap")
             env, name = rank.host.environment, to_text(match[1])
-            if name in JUDGED_ENV and name not in env and self.log.budget.take(FACT_COST):
+            if name in JUDGED_ENV and name not in env and self.log.take(FACT_COST):
                 env[name] = to_text(match[2]), self._location()
 
     def _match_text(self, rank: Rank, text: bytes, warning: bool) -> None:
@@ -376,12 +324,13 @@ class LogParser:
         log = self.log
         if kind in read_kinds() and read_kinds()[kind].severity == "retry":
             # Most ranks retry and succeed: keep one per rank, so that a failing rank is not lost.
-            if kind in rank.retried or not log.budget.take(4 * FACT_COST):
+            if kind in rank.retried or not log.take(4 * FACT_COST):
                 return
             rank.retried |= {kind}
         elif len(log.hits[kind]) >= MAX_KEPT:
             return
-        log.add_hit(kind, rank, to_text(text[:300]), self._location(), warned=warned)
+        message = job.MatchedMessage(rank, to_text(text[:300]), self._location(), warned)
+        log.hits[kind].append(message)
 
 
 # First words of INFO lines that never have a phrase.
@@ -390,12 +339,12 @@ LINE_PARSERS: dict[bytes, Callable[[LogParser, Rank, bytes], object]] = {
     b"NCCL": LogParser._parse_version,
     b"RCCL": LogParser._parse_version,
     b"Bootstrap": LogParser._parse_bootstrap,
-    b"NET": LogParser._parse_old_interface,
+    b"NET": LogParser._parse_old_interface,  # of 2.3
     b"NET/IB": LogParser._parse_ib,
     b"NET/Socket": LogParser._parse_socket,
     b"Using": LogParser._parse_network,
     b"Assigned": LogParser._parse_network,
-    b"comm": LogParser._parse_comm,
+    b"comm": LogParser._parse_init,
     b"rank": LogParser._parse_init,
     b"Connected": LogParser._parse_connected,
     b"NVLS": LogParser._parse_nvls,

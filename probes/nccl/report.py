@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from probes.findings import join_names
-from probes.nccl import calls, detect_init, detect_transport, log_files
-from probes.nccl.evidence import first_of_each, first_rows, rank_names
+from probes.nccl import calls, detect_init, detect_transport
+from probes.nccl.calls import first_of_each, first_rows, rank_names
+from probes.nccl.detect_init import COLLECT, ends_early, find_hang, start_without_end, why_no_hang
 from probes.nccl.job import MAX_RANKS, STAGES
 from probes.nccl.log import NO_RANK, Log
 from probes.nccl.parser import read_logs
@@ -49,9 +50,7 @@ class NcclReport:
     findings: list[Finding]
     unproven: list[str]
     notes: list[str]
-    size_known: bool = (
-        True  # a line gives the number of ranks: otherwise there are `ranks` at least
-    )
+    size_known: bool = True  # a line gives the number of ranks: otherwise `ranks` are the least
     stages_sends: bool = False  # some host receives with GPUDirect, and sends without
 
     @property
@@ -95,13 +94,10 @@ class NcclReport:
             lines += ["", *_wrap(f"{finding.code}{suspects}: {finding.statement}", width)]
             lines += _wrap(f"remedy: {finding.remedy}", width, "  ")
             lines += [f"  {one_line(line)}" for line in finding.evidence]
-        for sentence in self.notes:
-            lines += ["", *_wrap(f"note: {sentence}", width)]
-        for sentence in self.unproven:
-            lines += ["", *_wrap(f"not proven: {sentence}", width)]
-        if not self.findings and not self.unproven:
-            lines += ["", "no fault found"]
-        return "\n".join(lines)
+        ends = [f"note: {one}" for one in self.notes]
+        ends += [f"not proven: {one}" for one in self.unproven]
+        ends += [] if self.findings or self.unproven else ["no fault found"]
+        return "\n".join([*lines, *(line for one in ends for line in ("", *_wrap(one, width)))])
 
 
 def analyse_files(
@@ -118,27 +114,25 @@ def analyse_files(
 
 def judge_log(log: Log) -> NcclReport:
     """Judge a log that has been read."""
-    detectors = [*detect_init.DETECTORS, detect_transport.isolated_hosts]
-    if not log.single_host and log_files.crosses_hosts(log):
-        detectors += detect_transport.DETECTORS
+    between = detect_transport.DETECTORS if log.crosses_hosts and not log.single_host else ()
+    detectors = (*detect_init.DETECTORS, detect_transport.isolated_hosts, *between)
     findings = [finding for detect in detectors for finding in detect(log)]
     codes = [finding.code for finding in findings if finding.code != "INIT-SLOW"]
     explained = any(code.startswith((*STARTS, "FAB-MIXED")) for code in codes)
     if not explained:
         plugin = () if {"FAB-PLUGIN", "FAB-NO-EFA"} & {*codes} else (calls.plugin_errors,)
         explain = (
-            calls.reported_causes, calls.other_errors, *plugin, detect_init.start_without_end,
-            calls.torch_errors,
-            calls.reported_follow_ups, detect_init.find_hang,
+            calls.reported_causes, calls.other_errors, *plugin, start_without_end,
+            calls.torch_errors, calls.reported_follow_ups, find_hang,
         )  # fmt: skip
-        findings += next(filter(None, (detect(log) for detect in explain)), [])
-    counts = {kind: log.edge_counts[kind] for kind in ("rdma", "tcp", "intra", "other")}
+        findings += next(filter(None, (list(detect(log)) for detect in explain)), [])
+    counts = log.edge_counts
     if log.single_host:  # with P2P and shared memory off, one host's ranks connect over the network
         counts = {"rdma": 0, "tcp": 0, "intra": sum(counts.values()), "other": 0}
     seen_hosts = {writer.host for writer in log.seen} - {""}
     ranks = max(log.world_size or max(log.shown, len(log.job_ranks)), log.apart)
-    unproven = _list_unproven(log, counts, findings)
-    notes = _list_notes(log, findings, explained)
+    unproven = list(_list_unproven(log, counts, findings))
+    notes = list(_list_notes(log, findings, explained))
     return NcclReport(
         transport=_name_transport(counts, log),
         networks=sorted({name for host in log.hosts.values() for name in host.networks}),
@@ -148,99 +142,99 @@ def judge_log(log: Log) -> NcclReport:
         ranks=ranks,
         size_known=ranks == log.world_size > 0,
         nccl=max(log.versions, key=lambda version: len(log.versions[version]), default="")
-        or log.version_seen,
+        or log.others.version,
         stage=log.stage,
         findings=findings,
         unproven=unproven,
         notes=[*notes, *_list_untold(log, findings, [*notes, *unproven])],
-        stages_sends=any(host.stages_sends for host in log.hosts.values()),
+        stages_sends=any(host.staged_send for host in log.hosts.values()),
     )
 
 
-def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]:
+def _list_notes(log: Log, findings: list[Finding], explained: bool) -> Iterator[str]:
     """List facts that are no fault, and what follows from the errors that were found."""
-    notes = [
-        f"{hit.line}: {phrase.note.format(hit.detail)}"
-        for kind, phrase in read_kinds().items()
-        if phrase.note
-        for hit in first_of_each(log.hits[kind])[:MAX_NOTES]
-    ]
-    notes += [f"{one.line}: {one.sentence}" for one in first_rows(log.reported("note"))]
+    for kind, phrase in read_kinds().items():
+        for hit in first_of_each(log.hits[kind])[: MAX_NOTES if phrase.note else 0]:
+            yield f"{hit.line}: {phrase.note.format(hit.detail)}"
+    for one in first_rows(log.reported("note")):
+        yield f"{one.line}: {one.sentence}"
     if is_foreign(log):
-        notes += _shorten(log.unread_files)
-    if log.listed_twice:
-        number, *hosts = log.listed_twice
-        notes.append(
+        yield from _shorten(log.unread_files)
+    if log.others.listed_twice:
+        number, *hosts = log.others.listed_twice
+        yield (
             f"nccl-tests lists rank {number} on {join_names(hosts)}: these are two separate jobs. "
             "Build nccl-tests with MPI=1, so that one job runs over all hosts"
         )
-    notes += [*detect_transport.no_gdr_notes(log), *detect_transport.slow_path_notes(log)]
+    yield from detect_transport.no_gdr_notes(log)
+    yield from detect_transport.slow_path_notes(log)
     if "FAB-ENV-DISABLED" not in {finding.code for finding in findings}:
-        notes += detect_transport.disabled_notes(log)
-    return notes + (_consequences(log, findings) if explained else [])
-
-
-def _list_untold(log: Log, findings: list[Finding], sentences: list[str]) -> list[str]:
-    """List the first warning of each kind that no finding and no sentence has."""
-    quoted, text = {line for one in findings for line in one.evidence}, "\n".join(sentences)
-    notes = []
-    for hits in log.hits.values():
-        warned = [hit for hit in hits if hit.warned]
-        if warned and not any(hit.line in quoted or f"{hit.line}: " in text for hit in hits):
-            more = f", and {len(warned) - 1} like it" if len(warned) > 1 else ""
-            notes.append(f"{warned[0].line}: {warned[0].detail}{more}")
-    return notes
-
-
-def _consequences(log: Log, findings: list[Finding]) -> list[str]:
-    """List the errors that follow from those that were found."""
-    quoted = {line for finding in findings for line in finding.evidence}
+        yield from detect_transport.disabled_notes(log)
     hits = [(hit.line, hit.detail) for kind in calls.FOLLOW_UPS for hit in log.hits[kind]]
-    others = calls.fatal(log, "cause", "follow-up")
+    others, quoted = calls.fatal(log, "cause", "follow-up"), _quoted(findings)
     hits += [(one.line, one.text) for one in others if one.line not in quoted]
-    if not hits:
-        return []
-    more = f" and {len(hits) - 1} more" if len(hits) > 1 else ""
-    return [f"these errors follow from the finding above: {hits[0][0]}: {hits[0][1]}{more}"]
+    if hits and explained:
+        yield f"these errors follow from the finding above: {_first_of(hits)}"
+
+
+def _quoted(findings: list[Finding]) -> set[str]:
+    """List the places that findings have."""
+    return {line for finding in findings for line in finding.evidence}
+
+
+def _first_of(hits: list[tuple[str, str]]) -> str:
+    """Quote the first of some lines, and count the others."""
+    more = f", and {len(hits) - 1} more" if len(hits) > 1 else ""
+    return f"{hits[0][0]}: {hits[0][1]}{more}"
+
+
+def _list_untold(log: Log, findings: list[Finding], sentences: list[str]) -> Iterator[str]:
+    """List the first warning of each kind that no finding and no sentence has."""
+    quoted, text = _quoted(findings), "\n".join(sentences)
+    for hits in log.hits.values():
+        warned = [(hit.line, hit.detail) for hit in hits if hit.warned]
+        if warned and not any(hit.line in quoted or f"{hit.line}: " in text for hit in hits):
+            yield _first_of(warned)
 
 
 def _name_transport(counts: dict[str, int], log: Log) -> str:
-    if counts["rdma"] and counts["tcp"]:
-        return "mixed"
-    if counts["rdma"] or counts["tcp"]:
-        return "rdma" if counts["rdma"] else "tcp"
+    if carried := [kind for kind in ("rdma", "tcp") if counts[kind]]:
+        return carried[0] if len(carried) == 1 else "mixed"
     if max(len(log.host_names), log.nodes) > 1 and not log.single_host:
         return "unknown" if counts["other"] else "none"  # or what connects the hosts is not here
     intra = counts["intra"] or (log.single_host and log.stage == "complete" and log.world_size > 0)
     return "unknown" if counts["other"] else "intra-node" if intra else "none"
 
 
-def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) -> list[str]:
+def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) -> Iterator[str]:
     """List the reasons why this log does not prove everything, one sentence each."""
     found = log.reported("doubt", "doubt" if log.ranks else "other")
     found += calls.fatal(log, "cause", "follow-up", passed=True)
     doubts = [f"{one.line}: {one.sentence}" for one in first_rows(found)]
+    if not is_foreign(log):
+        yield from _shorten(log.unread_files)
     if not log.ranks:
-        none = "the files have no line of NCCL"
-        if log.has_lines:
-            none = (
+        yield from doubts
+        if not (log.unread_files or doubts or findings):
+            none = "the files have no line of NCCL"
+            some = (
                 "the files have only lines of NCCL that show no start, no network and no error, as "
                 "`AllReduce: opCount`: give the log from its beginning"
             )
-        return [*_shorten(log.unread_files), *doubts] or ([] if findings else [none])
-    hangs = any(one.code == "INIT-HANG" for one in findings)  # that tells of silent ranks
-    unread = [] if is_foreign(log) else _shorten(log.unread_files)
-    sentences = [*unread, *_incomplete(log, silent=not hangs)]
-    sentences += [*_missing(log), *_unknown(log, findings)]
-    sentences += detect_transport.staged_sends(log)
-    sentences += doubts
-    explained = any(one.code.startswith(STARTS) for one in findings)  # why the job stopped
-    why = (
-        "" if log.partial or explained else log_files.why_no_hang(log) or log_files.ends_early(log)
-    )
+            yield some if any(file.count for file in log.files) else none
+        return
+    codes = {one.code for one in findings}
+    yield from _incomplete(log, silent="INIT-HANG" not in codes)  # which tells of silent ranks
+    yield from _missing(log)
+    yield from _unknown(log, findings)
+    yield from detect_transport.staged_sends(log)
+    yield from doubts
+    explained = any(code.startswith(STARTS) for code in codes)  # why the job stopped
+    why = "" if log.partial or explained else why_no_hang(log) or ends_early(log)
     if why and any(rank.stuck for rank in log.job_ranks):
-        sentences.append(f"this log cannot show whether the job hangs: {why}. {log_files.COLLECT}")
-    return sentences if explained else [*sentences, *_unconnected(log, counts)]
+        yield f"this log cannot show whether the job hangs: {why}. {COLLECT}"
+    if not explained:
+        yield from _unconnected(log, counts)
 
 
 def incomplete_files(log: Log) -> list[str]:
@@ -250,33 +244,31 @@ def incomplete_files(log: Log) -> list[str]:
 
 def is_foreign(log: Log) -> bool:
     """Return whether the files that were not read are no logs: the others have the whole job."""
-    return log_files.is_complete(log) and not log.read_failed
+    return log.is_complete and not log.read_failed
 
 
-def _incomplete(log: Log, *, silent: bool = True) -> list[str]:
-    sentences = []
-    if log.overlong:
-        sentences.append(
-            f"{join_names(log.overlong)}: a line is longer than any line of NCCL, and only a part "
-            "of it was read. Give each rank its own file (NCCL_DEBUG_FILE)"
+def _incomplete(log: Log, *, silent: bool = True) -> Iterator[str]:
+    if overlong := join_names(file.name for file in log.files if file.overlong):
+        yield (
+            f"{overlong}: a line is longer than any line of NCCL, and only a part of it was read. "
+            "Give each rank its own file (NCCL_DEBUG_FILE)"
         )
-    if log.truncated:
-        verb, plural = ("is", "") if len(log.truncated) == 1 else ("are", "s")
-        sentences.append(
-            f"{join_names(log.truncated)} {verb} cut off in the middle of a line: the job's later "
+    if truncated := [file.name for file in log.files if file.truncated and file.count]:
+        verb, plural = ("is", "") if len(truncated) == 1 else ("are", "s")
+        yield (
+            f"{join_names(truncated)} {verb} cut off in the middle of a line: the job's later "
             f"progress is not shown. Give the complete file{plural}"
         )
-    if log.budget.full:
-        sentences.append(
+    if log.full:
+        yield (
             "the log names more ranks, hosts, communicators and connections than a job of "
             f"{MAX_RANKS} ranks has; the rest of it was not read. Give the log of one job"
         )
     if silent and log.silent_ranks:
-        sentences.append(
+        yield (
             f"the log of {rank_names(log.silent_ranks)} is incomplete: other ranks report "
             "connections that it does not show. Give the complete file"
         )
-    return sentences
 
 
 def _shorten(sentences: list[str]) -> list[str]:
@@ -287,77 +279,61 @@ def _shorten(sentences: list[str]) -> list[str]:
     )
 
 
-def _missing(log: Log) -> list[str]:
-    """List ranks and hosts without lines, and processes that do not belong together."""
+def _missing(log: Log) -> Iterator[str]:
+    """Say which ranks or hosts have no lines, or that processes do not belong together."""
     partial = [comm for comm in log.communicators.values() if len(comm.members) < comm.size]
-    size = log.world_size
-    present = len({rank.number for rank in log.job_ranks if rank.size == size})
-    if present < size:
-        present = len(log.numbers)
-    present = present or len({rank.writer for rank in log.ranks.values() if rank.writer.host})
-    if partial or present < size:
-        worst = min(partial, key=lambda comm: len(comm.members) / comm.size, default=None)
-        have, want = (len(worst.members), worst.size) if worst else (present, size)
+    have, want = len(log.numbers), log.world_size
+    have = have or len({rank.writer for rank in log.ranks.values() if rank.writer.host})
+    if partial or have < want:
+        if partial:
+            worst = min(partial, key=lambda comm: len(comm.members) / comm.size)
+            have, want = len(worst.members), worst.size
+        what = f"has lines of {max(have, log.shown)}"
         if have < log.shown >= want:
-            return [f"the log does not show the rank number of each of {want} ranks: {APART}"]
-        have = max(have, log.shown)
+            what = "does not show the rank number of each"
         dedup = "Ray's driver left out repeated lines: set RAY_DEDUP_LOGS=0, or better "
-        return [
-            f"the log has lines of {have} of {want} ranks: {dedup if log.repeated else ''}{APART}"
-        ]
-    if not size:
+        yield f"the log {what} of {want} ranks: {dedup if log.repeated else ''}{APART}"
+    elif not want:
         begins = any(rank.has_beginning for rank in log.ranks.values())
         why = "no line gives it" if begins else "the beginning of the log is missing. Give it too"
-        return [f"the number of ranks is unknown: {why}"]
-    if log.nodes > len(log.host_names) > 0:
-        return [
+        yield f"the number of ranks is unknown: {why}"
+    elif log.nodes > len(log.host_names) > 0:
+        yield (
             f"NCCL counts {log.nodes} nodes, the log has {len(log.host_names)} host names: give "
             "all logs; two nodes must not have the same name"
-        ]
-    if len(log.jobs) > 1:
-        return [
+        )
+    elif len(log.jobs) > 1:
+        yield (
             f"the processes form {len(log.jobs)} groups that have no communicator in common: check "
             "that these are the logs of one job"
-        ]
-    return []
+        )
 
 
-def _unknown(log: Log, findings: list[Finding]) -> list[str]:
+def _unknown(log: Log, findings: list[Finding]) -> Iterator[str]:
     """List networks and warnings that are not known here, and that no finding quotes."""
-    messages = []
     if log.edge_counts["other"]:
         networks = join_names(log.other_networks)
-        messages.append(f"seatrial does not know whether the network {networks} uses RDMA")
-    quoted = {line for finding in findings for line in finding.evidence}
+        yield f"seatrial does not know whether the network {networks} uses RDMA"
+    quoted = _quoted(findings)
     for kind, problem in calls.uncertain_kinds().items():
-        hits = [hit for hit in log.hits[kind] if hit.line not in quoted and kind != "unknown"]
-        for hit in hits[:1]:
-            why = f"{problem}, and no line says whether NCCL went on"
-            messages.append(f"{why}: {hit.line}: {hit.detail}")
-    if hits := [hit for hit in log.hits["unknown"] if hit.line not in quoted]:
-        first = f"{hits[0].line}: {hits[0].detail}"
-        verb = "is" if len(hits) == 1 else "are"
-        count = _count(len(hits), "warning")
-        messages.append(f"{count} of NCCL {verb} not known to seatrial. The first: {first}")
-    return messages
+        if hits := [(hit.line, hit.detail) for hit in log.hits[kind] if hit.line not in quoted]:
+            yield f"{problem}, and no line says whether NCCL went on: {_first_of(hits)}"
 
 
-def _unconnected(log: Log, counts: dict[str, int]) -> list[str]:
+def _unconnected(log: Log, counts: dict[str, int]) -> Iterator[str]:
     """Report ranks without a visible connection."""
-    none = "the log shows no connection between "
-    if log.single_host:
-        shown = counts["intra"] or log.world_size <= 1 or log.stage == "complete"
-        return [] if shown else [f"{none}ranks: run one collective with NCCL_DEBUG=INFO"]
-    if log.external_edges:
-        return []
-    if not log_files.crosses_hosts(log):
-        return [] if counts["intra"] else [f"{none}ranks"]
-    warned = any(log.hits[kind] for kind in calls.uncertain_kinds())
-    later = (
-        ": since NCCL 2.22 ranks connect at their first collective, so run one that is large "
-        "enough to use the network"
-    )
-    return [f"{none}hosts{later if log.connects_at_runtime(NO_RANK) and not warned else ''}"]
+    one_host = log.single_host or not log.crosses_hosts
+    done = log.single_host and (log.world_size <= 1 or log.stage == "complete")
+    if log.external_edges or done or (one_host and counts["intra"]):
+        return
+    none, later = "the log shows no connection between", ""
+    if log.connects_at_runtime(NO_RANK) and not any(map(log.hits.get, calls.uncertain_kinds())):
+        later = (
+            ": since NCCL 2.22 ranks connect at their first collective, so run one that is large "
+            "enough to use the network"
+        )
+    one = ": run one collective with NCCL_DEBUG=INFO" if log.single_host else ""
+    yield f"{none} ranks{one}" if one_host else f"{none} hosts{later}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -365,11 +341,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def _wrap(text: str, width: int, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        one_line(text),
-        width,
-        initial_indent=indent,
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    wrapper = textwrap.TextWrapper(width, indent, "  ", break_long_words=False)
+    wrapper.break_on_hyphens = False
+    return wrapper.wrap(one_line(text))

@@ -1,7 +1,8 @@
-"""Reads the rows of rows.toml, and finds them in lines that NCCL did not write."""
+"""Reads what others write about NCCL into a job's log: rows of rows.toml, and nccl-tests' table."""
 
 from __future__ import annotations
 
+import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,8 @@ from pydantic import Field
 from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
 
 FILE = Path(__file__).with_name("rows.toml")
-MAX_OF_A_ROW = 1000  # lines of one row kept per file: a job of 1000 ranks writes one each
+# Lines of one row that are kept, and of all: about 20 MB. Each rank may write one.
+MAX_OF_A_ROW, MAX_REPORTS = 16_000, 20_000
 # Bytes of a line before a row's word, and after it, also over some lines: a trace, a dump.
 BEFORE, AFTER = 400, 1500
 MAX_QUOTED = 300  # bytes of a text that is quoted
@@ -65,10 +67,9 @@ class Rows(ClosedTable):
 
 
 class Reported(NamedTuple):
-    """A line with a row: its number or place, what is quoted, and the named groups."""
+    """A line with a row: its place, what is quoted, and the named groups."""
 
     row: LineRow
-    number: int
     line: str
     text: str
     groups: Mapping[str, str]
@@ -106,11 +107,17 @@ def _rows_by_word() -> Mapping[bytes, list[tuple[int, LineRow]]]:
 
 
 class RowReader:
-    """The rows found in one file, each line once, at most MAX_OF_A_ROW of a row."""
+    """The rows found in files, each line once, at most MAX_OF_A_ROW of a row."""
 
     def __init__(self) -> None:
+        self.file = ""  # name of the one that is read now
         self.found: list[Reported] = []
+        self.count = 0  # of lines that were found, also such that are not kept
         self._counts: Counter[int] = Counter()
+
+    def place(self, number: int) -> str:
+        """Return `file:line`."""
+        return f"{self.file}:{number}"
 
     def read(self, chunk: bytes, first_line: int) -> None:
         """Find rows in whole lines; `first_line` is the number of the first."""
@@ -129,9 +136,10 @@ class RowReader:
         for (start, _), (place, row, window, match) in sorted(best.items(), key=lambda one: one[0]):
             number += chunk.count(b"\n", counted, start)
             counted = start
-            if self._counts[place] < MAX_OF_A_ROW:
-                self._counts[place] += 1
-                self.found.append(_reported(row, number, window, match))
+            self.count += 1
+            self._counts[place] += 1
+            if self._counts[place] <= MAX_OF_A_ROW and len(self.found) < MAX_REPORTS:
+                self.found.append(_reported(row, self.place(number), window, match))
 
 
 def _windows(chunk: bytes, word: bytes) -> Iterator[tuple[int, int, bytes]]:
@@ -146,9 +154,84 @@ def _windows(chunk: bytes, word: bytes) -> Iterator[tuple[int, int, bytes]]:
         at = chunk.find(word, min(end, at + AFTER))
 
 
-def _reported(row: LineRow, number: int, window: bytes, match: re.Match[bytes]) -> Reported:
+def _reported(row: LineRow, line: str, window: bytes, match: re.Match[bytes]) -> Reported:
     groups = {name: text.decode("utf-8", "replace") for name, text in match.groupdict(b"").items()}
     ranks = RANK_PREFIX.findall(window, 0, match.start())
     groups["global"] = ranks[-1].decode() if ranks else ""
     text = groups.get("text") or match[0][:MAX_QUOTED].decode("utf-8", "replace")
-    return Reported(row, number, "", text.strip(), groups)
+    return Reported(row, line, text.strip(), groups)
+
+
+MAX_KEPT = 1000  # rows of a table that are kept
+# A row of nccl-tests without further options: size, count, type, redop, root, then time, algbw,
+# busbw and #wrong, once or twice. Our own table has N/A where torch has no value.
+FIGURE = rb" +(?:[\d.e+]{1,24}|nan|inf|N/A)"
+NCCL_TESTS_ROW = re.compile(
+    rb"(?:^|[\s:>\])])\d{1,15} +\d{1,15} +[a-z]\w{2,10} +\w{1,8} +-?\d{1,6}"
+    rb"(?:%b%b%b +(?P<first>[\d.e+]{1,12}|nan|inf|N/A))"
+    rb"(?:%b%b%b +(?P<second>[\d.e+]{1,12}|nan|inf|N/A))?\s*$" % ((FIGURE,) * 6)
+)
+HINTS = (b" sum ", b" none ", b" redop ", b"Out of bounds values")  # a chunk with rows has one
+MIN_ROW_BYTES = len("8 2 float sum -1 1 1 1 0")
+OUT_OF_BOUNDS = re.compile(rb"(?<!\w)Out of bounds values : (\d{1,15}) (?:FAILED|OK)")
+# nccl-tests names each rank, up to 99,999:
+# `#  Rank  0 Group  0 Pid  47853 on  node1 device  0 [0x1a] Tesla`.
+TEST_RANK = re.compile(
+    rb"#\s+Rank\s+(\d{1,5}) (?:Group\s+\d+ )?Pid\s+(\d{1,10}) on\s+(\S{1,253}) device\s+\d+ "
+    rb"\[[^\]\n]{1,32}\] ([^\n]{1,80})"
+)
+TORCH_VERSION = re.compile(rb"NCCL error in: [^\n]{1,400}NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})")
+IB_OFF = re.compile(rb"(?<!\w)NCCL_IB_DISABLE=1\b")  # of a command line
+
+
+class OtherLines(RowReader):
+    """Lines of all files that are not NCCL's own, but tell of it, with their places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bad_rows: list[tuple[str, int]] = []  # nccl-tests: (place, wrong elements; -1: nan)
+        self.ib_off = ""  # place of a command that sets NCCL_IB_DISABLE=1
+        self.version = ""  # the first of NCCL that a line gives, also one of NCCL's own
+        self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
+        self.listed_twice: tuple[int, str, str] | None = None  # nccl-tests: rank, and its two hosts
+
+    def read(self, chunk: bytes, first_line: int) -> None:
+        """Read whole lines; `first_line` is the number of the first."""
+        if any(hint in chunk for hint in HINTS):
+            self._find_bad_rows(chunk, first_line)
+        super().read(chunk, first_line)
+        if not self.ib_off and b"NCCL_IB_DISABLE=1" in chunk and (match := IB_OFF.search(chunk)):
+            self.ib_off = self.place(first_line + chunk.count(b"\n", 0, match.start()))
+        if b"NCCL error in" in chunk and (match := TORCH_VERSION.search(chunk)):
+            self.version = self.version or match[1].decode()
+        if b" Pid " in chunk:
+            for match in TEST_RANK.finditer(chunk):
+                host, gpu = (match[at].decode("utf-8", "replace") for at in (3, 4))
+                first, _ = self.test_ranks.setdefault(int(match[1]), (host, gpu))
+                if first != host:
+                    self.listed_twice = self.listed_twice or (int(match[1]), first, host)
+
+    def _find_bad_rows(self, chunk: bytes, first_line: int) -> None:
+        """Find rows of nccl-tests with wrong elements."""
+        for number, line in enumerate(io.BytesIO(chunk), first_line):
+            if len(line) < MIN_ROW_BYTES:
+                continue
+            row = NCCL_TESTS_ROW.search(line[:512])
+            match = row or OUT_OF_BOUNDS.search(line[:512])
+            if not match:
+                continue
+            self.count += 1
+            counts = [_wrong_count(figure) for figure in match.groups() if figure]
+            # The line below the rows is their sum, so it counts only without them.
+            if any(counts) and (row or not self.bad_rows) and len(self.bad_rows) < MAX_KEPT:
+                self.bad_rows.append((self.place(number), max(counts, key=abs)))
+
+
+def _wrong_count(figure: bytes) -> int:
+    """Parse a count of wrong elements by nccl-tests: `0`, `12`, `1e+06`, `N/A`; -1 for `nan`."""
+    if figure == b"N/A":
+        return 0
+    try:
+        return int(float(figure))
+    except (ValueError, OverflowError):
+        return -1

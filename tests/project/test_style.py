@@ -54,7 +54,7 @@ BUDGET = {
     # no name in any directory, and a home before anything is typed.
     "probes/launch": 2522,
     # rows.py reads what other programs report, as data; torch_calls.py compares a watchdog's lines.
-    "probes/nccl": 2639,
+    "probes/nccl": 2386,
     "probes/restart": 1636,
     "probes/scaling": 961,
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The

@@ -458,3 +458,12 @@ def test_sockets_of_a_trace_that_is_not_of_the_bootstrap_are_a_failed_call(tmp_p
     (named,) = told(tmp_path, text).findings
     assert named.code == "NCCL-ERROR"
     assert "a call of NCCL failed (a system error)" in named.statement
+
+
+def test_what_follows_a_lost_newline_is_of_the_host_whose_name_it_ends_with(tmp_path: Path) -> None:
+    """The network, and how long the start took, are in lines of `Channelnode0` alone."""
+    head = "node0:7:8 [0] NCCL INFO "
+    took = "Init timings - ncclCommInitRank: rank 0 nranks 4 total 45.20 (kernels 0.1, topo 44.10)"
+    texts = [f"{head}Bootstrap: Using eth0:10.0.0.1<0>", f"Channel{head}Using network IB"]
+    found = told(tmp_path, "\n".join([*texts, f"Channel{head}{took}", ""]))
+    assert (codes(found), found.networks, found.hosts) == ({"INIT-SLOW"}, ["IB"], 1)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from probes.nccl.other_lines import MAX_KEPT
 from probes.nccl.parser import read_logs
 from probes.nccl.report import NcclReport, analyse_files
+from probes.nccl.rows import MAX_KEPT
 
 RDMA, TCP, SHM, MNNVL = "NET/IB/0/GDRDMA", "NET/Socket/0", "SHM/direct", "P2P/MNNVL"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from probes.cli.main import main
+from probes.nccl.parser import read_logs
+from probes.nccl.patterns import Phrase, read_phrases
 from probes.nccl.report import MAX_UNREAD, analyse_files
 from probes.nccl.rows import LineRow, RowReader, read_rows
 from tests.probes.nccl.test_memory_bounds import MOST, read
@@ -201,25 +204,50 @@ TINY_S = 0.05  # of the processor: below it a ratio says nothing
 TRIES = 2  # a machine may be busy in one of them
 
 
-def spend_on(part: bytes) -> tuple[float, float]:
-    """Return the seconds of the processor for a line that repeats this, and one 4 times as long."""
-    spent = []
-    for size in (MEGABYTE // 4, MEGABYTE):
-        text = part * (size // len(part)) + b"\n"
-        begun = time.process_time()
-        RowReader().read(text, 1)
-        spent.append(time.process_time() - begun)
-    return spent[0], spent[1]
+def is_linear(work: Callable[[bytes], object], part: bytes) -> bool:
+    """Return whether a line that repeats this takes about 4 times as long with 4 times more."""
+    for _ in range(TRIES):
+        spent = []
+        for size in (MEGABYTE // 4, MEGABYTE):
+            text = part * (size // len(part)) + b"\n"
+            begun = time.process_time()
+            work(text)
+            spent.append(time.process_time() - begun)
+        if spent[1] < 8 * max(spent[0], TINY_S):  # 16 times as long, were it quadratic
+            return True
+    return False
+
+
+def list_parts(example: str) -> set[bytes]:
+    """List what a pattern begins with, but never ends as it does, and all of it."""
+    whole = example.encode()
+    return {whole[: len(whole) * 2 // 3], whole}
 
 
 @pytest.mark.parametrize("row", read_rows(), ids=lambda row: row.example[:40])
 def test_no_pattern_of_a_row_takes_more_than_linear_time(row: LineRow) -> None:
-    """A line that repeats what the row begins with, and never ends as it does."""
-    whole = row.example.encode()
-    for part in {*row.words} | {whole[: len(whole) * 2 // 3], whole}:
-        tries = (spend_on(part) for _ in range(TRIES))
-        # 16 times as long, were it quadratic.
-        assert any(large < 8 * max(small, TINY_S) for small, large in tries), part
+    for part in {*row.words} | list_parts(row.example):
+        assert is_linear(lambda text: RowReader().read(text, 1), part), part
+
+
+@pytest.mark.parametrize("phrase", read_phrases(), ids=lambda phrase: phrase.example[:40])
+def test_no_pattern_of_a_phrase_takes_more_than_linear_time(tmp_path: Path, phrase: Phrase) -> None:
+    """As a warning, as news, and as what torch quotes."""
+    path = tmp_path / "x.log"
+
+    def work(text: bytes) -> None:
+        for before in (b"n:1:1 [0] NCCL WARN ", b"n:1:1 [0] NCCL INFO ", b"Last error:\n"):
+            path.write_bytes(before + text)
+            read_logs([path])
+
+    for part in list_parts(phrase.example):
+        assert is_linear(work, part), part
+
+
+def test_a_pattern_that_takes_quadratic_time_is_seen() -> None:
+    assert is_linear(re.compile(rb"ab").findall, b"a")
+    slow = re.compile(rb"a[^b]*b")
+    assert not is_linear(lambda text: slow.search(text[: len(text) // 20]), b"a")
 
 
 @pytest.mark.parametrize("kind", SLOW)

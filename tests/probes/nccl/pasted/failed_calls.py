@@ -25,7 +25,7 @@ FAILED_CALLS = {
         STARTED + warn("enqueue.cc:1182 Something that no version of this reader knows"),
         set(),
         "NCCL went on",
-        "1 warning of NCCL is not known to seatrial",
+        "an error that seatrial does not know, and no line says whether NCCL went on",
     ),
     "memory that a job does without": Case(
         STARTED + REGISTRATION + info("transport/net_ib.cc:1872 -> 2", "transport/net.cc:853 -> 2"),
