@@ -53,7 +53,7 @@ BUDGET = {
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
     "probes/launch": 2522,
-    # rows.py reads what other programs report, as data; torch_calls.py compares a watchdog's lines.
+    # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
     "probes/nccl": 2386,
     "probes/restart": 1636,
     "probes/scaling": 961,
