@@ -174,13 +174,14 @@ def choose_next_step(
     if open_blocks:
         fix = "Fix this" if summary.findings or summary.decision is Verdict.FAIL else "Do this"
         fix = f"Fix all {open_blocks}" if open_blocks > 1 else fix
-        text = f"{fix}, and test again. Then do a complete run: only that can be accepted."
+        again = ", and test again" if fix.startswith("Fix") else ""
+        text = f"{fix}{again}. Then do a complete run: only that can be accepted."
         took = f" (about {minutes} min)" if (minutes := whole_run_minutes(record)) else ""
         return NextStep((Action(text),), last=(Action(f"Complete run{took}:", whole),))
     if summary.shown_verdict.accepted and record.rehearsal:
         text = (
             "Run the suite on the head node of the real cluster. CONTRACT is the agreed file "
-            "(`seatrial contract new` writes one):"
+            "(seatrial contract new writes one):"
         )
         return _one(text, "seatrial run --cluster auto --contract CONTRACT")
     if summary.shown_verdict.accepted:
@@ -208,7 +209,7 @@ def choose_next_step(
 def _an_hour_after(finished: str | None) -> str:
     """Write the time of day an hour later; "" where it is not known."""
     time = known_time(finished)
-    return f" at {time + timedelta(hours=1):%H:%M} UTC or later" if time else ""
+    return f" at {time + timedelta(hours=1):%Y-%m-%d %H:%M} UTC or later" if time else ""
 
 
 def _one(text: str, command: str = "", answers: str = "") -> NextStep:
@@ -216,17 +217,16 @@ def _one(text: str, command: str = "", answers: str = "") -> NextStep:
 
 
 def _choose_signature(summary: AcceptanceSummary, run: str, of: str) -> tuple[Action, ...]:
-    """Write how to sign an accepted run; with a condition, too, if a value is close to a limit."""
+    """Write how to sign an accepted run; with a condition, too, if the decision has a reason."""
     text = f"Sign {of}this run, on paper or with your ssh key (KEY: its file)"
     sign = f"seatrial sign {run} --as customer --key KEY --decision"
-    close = [row.criterion.id for row in summary.rows if row.verdict is Verdict.MARGINAL]
-    if not close:
+    if not (why := _decision_reason(summary)):
         return (Action(f"{text}:", f"{sign} accepted"),)
     return (
         Action(f"{text}. To accept it:", f"{sign} accepted"),
         Action(
-            f"Or, because {_name_some(close)} close to the limit, to accept it with a condition "
-            "(TEXT, such as a second test within 30 days):",
+            f"Or, because {why}, to accept it with a condition (TEXT, such as a second test within "
+            "30 days):",
             f"{sign} conditions --condition TEXT",
         ),
     )

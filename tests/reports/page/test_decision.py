@@ -271,7 +271,7 @@ AGAIN = "pytest probes --cluster ray://10.20.0.1:10001 --contract h100-ndr400"
 
 
 SIGN = f"seatrial sign {FOLDER} --as customer --key KEY --decision"
-WHOLE = "{}, and test again. Then do a complete run: only that can be accepted."
+WHOLE = "{}. Then do a complete run: only that can be accepted."
 CLEANUP = f"seatrial cleanup {AGAIN.removeprefix('pytest probes ')}"
 
 
@@ -290,8 +290,8 @@ CLEANUP = f"seatrial cleanup {AGAIN.removeprefix('pytest probes ')}"
         ("not-run", "Run the missing tests.", []),
         ("teardown", "Show what the test left on the cluster:",
          [CLEANUP, f"{CLEANUP} --remove", AGAIN]),
-        ("tcp-fallback", WHOLE.format("Fix all 3"), [AGAIN]),
-        ("hosts-fail", WHOLE.format("Fix all 2"), [AGAIN]),
+        ("tcp-fallback", WHOLE.format("Fix all 3, and test again"), [AGAIN]),
+        ("hosts-fail", WHOLE.format("Fix all 2, and test again"), [AGAIN]),
         ("control-missed", WHOLE.format("Do this"), [AGAIN]),
         ("skipped", WHOLE.format("Do this"), [AGAIN]),
     ],
@@ -394,6 +394,10 @@ def test_a_part_of_the_cluster_that_was_measured_is_named_first() -> None:
     large = record.model_copy(update={"cluster": {**record.cluster, "nodes": nodes}})
     why = "SCALING is close to the limit, SCALING was measured on 64 of 512 GPUs"
     assert build_lead(summarize_acceptance(large)).why == why
+    step = choose_next_step(
+        summarize_acceptance(large), open_blocks=0, is_shared=False, untested=False
+    )
+    assert step.first[1].text.startswith(f"Or, because {why}, to accept it with a condition")
     unknown = [{"name": node["name"]} for node in nodes]
     large = record.model_copy(update={"cluster": {**record.cluster, "nodes": unknown}})
     assert build_lead(summarize_acceptance(large)).why.endswith("was measured on 8 of 64 nodes")
@@ -403,7 +407,7 @@ def test_one_fault_is_fixed_and_more_are_counted() -> None:
     for name, count, begins in (
         ("tcp-fallback", 1, "Fix this, and test again"),
         ("tcp-fallback", 2, "Fix all 2, and test again"),
-        ("control-missed", 1, "Do this, and test again"),
+        ("control-missed", 1, "Do this. Then"),
     ):
         told = summarize_acceptance(summary(name).record.model_copy(update={"full_run_s": 350}))
         step = choose_next_step(told, open_blocks=count, is_shared=False, untested=False)
@@ -413,7 +417,10 @@ def test_one_fault_is_fixed_and_more_are_counted() -> None:
 
 def test_what_a_test_left_is_removed_an_hour_after_the_run() -> None:
     record = summary("teardown").record
-    for finished, time in (("2026-11-20T22:26:15Z", " at 23:26 UTC or later"), (None, "")):
+    for finished, time in (
+        ("2026-11-20T22:26:15Z", " at 2026-11-20 23:26 UTC or later"),
+        (None, ""),
+    ):
         told = summarize_acceptance(record.model_copy(update={"finished": finished}))
         step = choose_next_step(told, open_blocks=0, is_shared=False, untested=False)
         assert step.first[1].text.startswith(f"Remove it{time}, because what changed")
