@@ -47,7 +47,7 @@ def run(context: click.Context, /, **values: str | None) -> None:
 
 
 @cli.command(
-    "Explain the lost efficiency at each node count.",
+    "Explain the efficiency lost by node count.",
     "seatrial scaling report runs/first --limit 0.9",
     parent=scaling,
 )

@@ -223,7 +223,7 @@ UNSEEN = f"{NODES}\nwatch.POLL_S = 100.0"  # only who asks sees it
 DEAD = "cluster.change(alive=False, reason=2, message='health check failed')"
 WAITS = "time.sleep(300)"  # for the node
 GONE_LATER = f"cluster = __import__('probes').session.session.connect(''); {DEAD}; time.sleep(1)"
-NODE_LOST = "n1: lost (Ray's reason: unexpected termination: health check failed), "
+NODE_LOST = "n1: lost (Ray's reason: unexpected termination: health check failed). Seen "
 NODE = (
     Fault("a node is lost", 20, f"{DEAD}; {WAITS}", plant=NODES, says=NODE_LOST),
     Fault("a node is lost, seatrial", 20, f"{DEAD}; {WAITS}", plant=NODES, says=NODE_LOST,

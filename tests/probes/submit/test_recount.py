@@ -123,7 +123,7 @@ EDITS: dict[str, tuple[Callable[[Events], Any], str]] = {
     "a probe without its end": (drop_event("probe_finished"), "Expected: finished"),
     "nothing owed": (of_each("run_owes", "owed", []), "the run does not list the tests that it"),
     "owed of another form": (of_each("run_owes", "owed", [3]), "the run cannot be judged"),
-    "a problem": (add_problem, "clean-up failed in x: y"),
+    "a problem": (add_problem, "teardown error in x: y"),
     "nothing required": (not_required, "was not required in the run, but the contract requires it"),
     "no contract agreed": (
         lambda lines: lines[0]["data"]["contract"].update(agreed=False), "no contract was agreed"),
