@@ -239,18 +239,17 @@ def why_no_contract(record: RunRecord) -> str:
 
 def whole_run_text(record: RunRecord) -> str:
     """Say what an acceptance needs: the probes of the contract's tier, and their usual minutes."""
-    tier, minutes = record.contract.tier, whole_run_minutes(record)
+    tier = record.contract.tier
     tiers = TIERS[: TIERS.index(tier) + 1] if tier in TIERS else TIERS
     count = sum(one.tier in tiers for one in record.owed)
     probes = f"{quantity(count, 'tests')} of the tier {one_line(tier)}" if count else ""
-    took = f"about {minutes} min" if minutes else ""
-    needs = ", ".join(filter(None, (probes, took)))
+    needs = ", ".join(filter(None, (probes, whole_run_time(record))))
     return "An acceptance needs a complete run" + f" ({needs})" * bool(needs)
 
 
-def whole_run_minutes(record: RunRecord) -> int:
-    """Return how long a complete run usually takes; 0 where that is not known."""
-    return math.ceil((record.full_run_s or 0) / 60)
+def whole_run_time(record: RunRecord) -> str:
+    """Say how long a complete run usually takes: `about 6 min`; "" where that is not known."""
+    return f"about {math.ceil(record.full_run_s / 60)} min" if record.full_run_s else ""
 
 
 def _exit_code(record: RunRecord, decision: Verdict, reasons: list[str]) -> int:

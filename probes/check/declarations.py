@@ -368,6 +368,10 @@ class CriterionRow:
         caught = [control for control, measures in self.controls.items() if name in measures]
         return "; ".join(caught) or f"none: {self.no_control.get(name, '')}"
 
+    def only_doubts(self, check: Check) -> bool:
+        """Return whether no bad value of it is recorded, so that it is UNPROVEN and never fails."""
+        return check.doubted and check not in self.headlines
+
     def owes_check(self, check: Check, here: Circumstances) -> bool:
         """Return whether a check is owed in these circumstances."""
         return (not check.only_agreed or f"{self.id}.{check}" in here.agreed) and (

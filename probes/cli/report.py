@@ -361,7 +361,7 @@ def _describe_measure(row: CriterionRow, name: str, fmt: TextFormatter) -> Itera
 
     measure = row.measures[name]
     limit, because = measure.describe_limit()
-    limit += "; if not met: UNPROVEN, not FAIL" * (measure.doubted and name not in row.headlines)
+    limit += "; if not met: UNPROVEN, not FAIL" * row.only_doubts(measure)
     unit = f", in {measure.unit}" if measure.unit else f": a {measure.describe_unit()}"
     yield from fmt.wrap(f"{title_of(name)}{unit}", f"{row.id}.{name}: ", "  ")
     yield from fmt.wrap(limit, "limit     ")

@@ -237,7 +237,7 @@ class LimitCheck:
             same = same and _all_bounds(before) == _all_bounds(after)
             text = (
                 f"planted fault {old.get('name')!r:.40}: what the run says of it does not follow "
-                f"from its values and {CONTRACT}. A file was changed"
+                f"from its values and {CONTRACT}"
             )
         else:
             return

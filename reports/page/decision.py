@@ -11,8 +11,8 @@ from reports.acceptance import (
     AcceptanceSummary,
     any_ran,
     tested_size,
-    whole_run_minutes,
     whole_run_text,
+    whole_run_time,
     why_no_contract,
     why_partial,
 )
@@ -26,7 +26,7 @@ from reports.sanitize import one_line
 
 VALUE = r"(?:=| +)(?:'[^']*'|\"[^\"]*\"|\S+)"  # of an option in a command
 PART_OPTION = re.compile(f" (?:--only|-k|--tier){VALUE}")
-CLEANUP_OPTIONS = f" --cluster{VALUE}", f" --contract{VALUE}"
+CLEANUP_OPTION = re.compile(f" --(?:cluster|contract){VALUE}")
 CONTRACT_OPTION = re.compile(f" --contract{VALUE}")
 DRAFT = "seatrial.toml"  # a contract that is written from a run
 # What a problem outside the tests means for the run, by its kind.
@@ -172,11 +172,11 @@ def choose_next_step(
         steps = Action("Draft a contract from this run:", draft), Action(correct, judged)
         return NextStep(steps, why_no_contract(record))
     if open_blocks:
-        fix = "Fix this" if summary.findings or summary.decision is Verdict.FAIL else "Do this"
-        fix = f"Fix all {open_blocks}" if open_blocks > 1 else fix
-        again = ", and test again" if fix.startswith("Fix") else ""
-        text = f"{fix}{again}. Then do a complete run: only that can be accepted."
-        took = f" (about {minutes} min)" if (minutes := whole_run_minutes(record)) else ""
+        several, is_bad = open_blocks > 1, summary.findings or summary.decision is Verdict.FAIL
+        what = f"all {open_blocks}" if several else "this"
+        fix = f"Fix {what}, and test again" if several or is_bad else "Do this"
+        text = f"{fix}. Then do a complete run: only that can be accepted."
+        took = f" ({time})" if (time := whole_run_time(record)) else ""
         return NextStep((Action(text),), last=(Action(f"Complete run{took}:", whole),))
     if summary.shown_verdict.accepted and record.rehearsal:
         text = (
@@ -194,9 +194,7 @@ def choose_next_step(
         return _one("Run the missing tests. They are listed below, under Not tested.")
     again = Action("Run the suite again:", command)
     if any(problem.kind == "teardown" for problem in record.problems):
-        on = "".join(
-            found[0] for option in CLEANUP_OPTIONS if (found := re.search(option, command))
-        )
+        on = "".join(CLEANUP_OPTION.findall(command))
         look = Action("Show what the test left on the cluster:", f"seatrial cleanup{on}")
         remove = (
             f"Remove it{_an_hour_after(record.finished)}, because what changed within an hour "

@@ -60,7 +60,7 @@ each table, a line says what each fault is. *none* means: no planted fault makes
 
 def write_measures() -> str:
     """Return the page: a table for each criterion."""
-    unproven = sum(only_doubts(row, check) for row in CRITERIA.values() for check in row.checks)
+    unproven = sum(row.only_doubts(check) for row in CRITERIA.values() for check in row.checks)
     parts = [HEAD.format(unproven=unproven)]
     for id, row in CRITERIA.items():
         parts.append(f"## {id}: {row.title}\n")
@@ -79,14 +79,9 @@ def write_measures() -> str:
 def describe_failure(row: CriterionRow, measure: Check) -> str:
     """Return what a report says of a bad value, with names in the places of values."""
     text = row.headlines.get(measure) or measure.failing
-    if only_doubts(row, measure):
+    if row.only_doubts(measure):
         return f"UNPROVEN, not FAIL: {UNPROVEN_IF.get(measure, 'the limit is not met')}"
     return one_line(PLACE.sub(lambda place: NAMES[place[1]], text))
-
-
-def only_doubts(row: CriterionRow, measure: Check) -> bool:
-    """Return whether no bad value of it is recorded, so that it is UNPROVEN and never fails."""
-    return measure.doubted and measure not in row.headlines
 
 
 def read_self_tests() -> dict[str, dict[str, str]]:

@@ -26,7 +26,7 @@ BUDGET = {
     # around a run that no error of another plugin passes.  leftovers.py knows whose a job is, and
     # the folders of embedded clusters.
     "probes": 1030,  # a package of another project ends a run; a held signal is always released
-    "probes/check": 734,  # the recorder asks whether a node was lost before it records a bad result
+    "probes/check": 735,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
     # compare and history list what changed; --all has the rest.  The newest run is the default.

@@ -13,7 +13,6 @@ from probes.cli.main import main
 from probes.cli.report import WIDTH
 from probes.findings import CATALOGUE
 from reports.orders import in_capitals
-from tests.project.measures_page import only_doubts
 from tests.support.paths import RECORDINGS
 
 
@@ -119,7 +118,7 @@ def test_a_measure_is_explained(name: str) -> None:
     assert all(len(line) <= WIDTH for line in told.output.splitlines())
     for part in (f"{name}: ", f"limit {limit}", f"because {because}", "self-test "):
         assert joined(part) in joined(told.output)
-    doubts = only_doubts(CRITERIA[id], CRITERIA[id].measures[measure])
+    doubts = CRITERIA[id].only_doubts(CRITERIA[id].measures[measure])
     assert ("not met: UNPROVEN, not FAIL" in joined(told.output)) is doubts
     assert joined(told.output) in joined(explain(measure).output)
 
