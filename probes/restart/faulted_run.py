@@ -25,7 +25,7 @@ from reference_trainer.launch.gang import Gang, GangError, GangPending
 from reference_trainer.launch.launchers import train_rank
 from reference_trainer.launch.supervisor import Attempt, Timeouts, supervise
 from reference_trainer.manifest import NAME, content_sha256
-from reference_trainer.telemetry.event_log import parse_delays
+from reference_trainer.telemetry.event_log import NO_DELAYS, parse_delays
 from reports.sanitize import last_line
 
 SAVE_EVERY = 4  # steps between two saves of a fault-injected run: two saves in ten steps
@@ -59,9 +59,12 @@ class FaultScenario:
         """Number of attempts that the run needs."""
         return len(self.faults) + (not self.gives_up)
 
-    def stall_seconds(self, step: int) -> float:
-        """Sum the injected delays (s) that hold up a save of this step."""
-        stalls = parse_delays(self.changes.get("stall", ""))
+    def stall_seconds(self, step: int, attempt: int) -> float:
+        """Sum the injected delays (s) that hold up a save of this step; attempts count from 0.
+
+        An attempt without a fault has none (see FaultScheduler).
+        """
+        stalls = parse_delays(self.changes.get("stall", "")) if attempt < len(self.faults) else ()
         return sum(stall.seconds for stall in stalls if stall.covers_step(step))
 
     @property
@@ -130,7 +133,7 @@ class FaultedRun:
         """
         saved = {event["step"] for event in self.journals[attempt] if event["event"] == "saving"}
         known = not self.scenario.stalls_in_background
-        held = {step: self.scenario.stall_seconds(step) for step in saved if known}
+        held = {step: self.scenario.stall_seconds(step, attempt) for step in saved if known}
         steps = {event["step"]: event["seconds"] for event in self.step_events(attempt)}
         return {step: (s - held.get(step, 0.0), held.get(step, 0.0)) for step, s in steps.items()}
 
@@ -291,7 +294,7 @@ def _run_supervised(
 
 @dataclass
 class FaultScheduler:
-    """Callback that arms the injector of each attempt.
+    """Callback that arms the injector of each attempt, and ends all delays once none is left.
 
     Before the first attempt it runs `setup`; `setup_s` is the time that took, in seconds.
     """
@@ -307,6 +310,8 @@ class FaultScheduler:
             self.setup_s = time.monotonic() - start
         if attempt <= len(self.injectors):
             self.injectors[attempt - 1].arm(gang)
+        else:
+            gang.environment = {**(gang.environment or {}), NO_DELAYS: "1"}
 
 
 @dataclass(frozen=True)

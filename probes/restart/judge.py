@@ -295,8 +295,8 @@ def _report_storage(run: FaultedRun, measure: Recorder) -> None:
     """
     if not run.results:
         return
-    result, scenario = run.results[0], run.scenario
-    saves = [save for save in result["checkpoints"] if not scenario.stall_seconds(save["step"])]
+    result, scenario, last = run.results[0], run.scenario, len(run.journals) - 1
+    saves = [s for s in result["checkpoints"] if not scenario.stall_seconds(s["step"], last)]
     if saves:
         rate = sum(s["bytes"] for s in saves) / sum(s["seconds"] for s in saves)
         measure.note("save_rate", rate, "bytes/s", samples=len(saves))

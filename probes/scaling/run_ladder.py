@@ -158,7 +158,7 @@ def replace_lost_workers(gang: Gang, error: GangError) -> None:
 def replay_collectives(
     rig: LadderRig, rungs: Sequence[Rung], plan: Plan, groups: Sequence[Sequence[int]], repeats: int
 ) -> Replay:
-    """Replay the collectives of `repeats` steps without the trainer, in groups of workers.
+    """Replay the collectives of at most `repeats` steps without the trainer, in groups of workers.
 
     An emulated accelerator leaves work for the CPU core: the time of one node's step beyond
     `pace_s`.  If the replay fails, that is noted and an empty Replay is returned.
@@ -179,7 +179,7 @@ def replay_collectives(
         return Replay()
     sent = {node: counter_growth(b, a) for node, b, a in zip(nodes, before, after, strict=True)}
     crossed = len(groups) == 1 and len(sent) > 1  # otherwise all ranks are on one node
-    min_bytes = predict.min_bytes_sent(plan.order, len(nodes), repeats) if crossed else math.inf
+    min_bytes = predict.min_bytes_sent(plan.order, len(nodes), len(steps)) if crossed else math.inf
     return Replay(steps, fits, nodes_off_fabric(sent, plan.fabric, min_bytes))
 
 

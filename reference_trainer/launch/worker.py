@@ -96,7 +96,14 @@ class Worker:
         function: Callable[..., Any],
         arguments: Sequence[Any],
     ) -> Any:
-        """Set the environment (None removes a variable) and call `function(*arguments)`."""
+        """Call `function(*arguments)` with these variables (None removes one), then restore all.
+
+        So no call leaves a setting to the next: a wrong network that was planted is gone after it.
+        Without variables nothing is set: the second thread calls while a run has its own.
+        """
+        if not environment:
+            return function(*arguments)
+        before = dict(os.environ)
         set_variables(environment)
         bind_gloo()
         bind_nccl_sockets()
@@ -109,6 +116,8 @@ class Worker:
             traceback.clear_frames(error.__traceback__)
             gc.collect()
             raise
+        finally:
+            set_variables({**dict.fromkeys(os.environ), **before})
 
 
 def ray_resources(name: str) -> dict[str, Any]:

@@ -112,6 +112,8 @@ SEGMENTS = ("data", "forward", "backward", "clip", "optimizer", "checkpoint", "o
 # and renames next.
 STAGES = ("upload", "commit", "rename")
 
+NO_DELAYS = "SEATRIAL_NO_DELAYS"  # variable: a supervised run sets it for attempts without a fault
+
 USAGE = "PLACE:rank=R:seconds=S[:from=FIRST_STEP][:to=LAST_STEP]"
 
 
@@ -137,10 +139,14 @@ class InjectedDelay:
 
 
 class DelayInjector:
-    """Delays of one rank. `fired` counts executed delays, to prove an injected delay."""
+    """Delays of one rank; none where NO_DELAYS is set in the environment.
+
+    `fired` counts executed delays, to prove an injected delay.
+    """
 
     def __init__(self, delays: tuple[InjectedDelay, ...], rank: int) -> None:
-        self.delays = tuple(delay for delay in delays if delay.rank == rank)
+        planned = () if os.environ.get(NO_DELAYS) else delays
+        self.delays = tuple(delay for delay in planned if delay.rank == rank)
         self.fired = 0
 
     def inject(self, segment: str, step: int) -> None:

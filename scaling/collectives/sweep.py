@@ -246,10 +246,16 @@ def _time_calls(
             times.append(time_call(buffers, device))
         over_budget = time.perf_counter() - start + BATCH_CALLS * times[-1] > budget
         own = [float(over_budget), median_precision(times), statistics.median(times)]
-        state = torch.tensor(own, dtype=torch.float64, device=device)
-        dist.all_reduce(state, op=dist.ReduceOp.MAX)
-        done = bool(state[0]) or (len(times) > BATCH_CALLS and float(state[1]) < PRECISION)
-    return times, float(state[2])
+        over, precision, slowest = largest_of_ranks(own, device)
+        done = bool(over) or (len(times) > BATCH_CALLS and precision < PRECISION)
+    return times, slowest
+
+
+def largest_of_ranks(own: list[float], device: Any) -> list[float]:
+    """Return the largest of each value over all ranks, so that all ranks decide alike."""
+    values = torch.tensor(own, dtype=torch.float64, device=device)
+    dist.all_reduce(values, op=dist.ReduceOp.MAX)
+    return [float(value) for value in values.tolist()]
 
 
 def median_precision(times: list[float]) -> float:

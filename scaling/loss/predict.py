@@ -17,7 +17,13 @@ from reports.numbers import percent
 from scaling.bounds import Amount, Count
 from scaling.collectives.line_rate import Fit, fit_alpha_beta
 from scaling.collectives.operations import OPERATIONS, Buffers
-from scaling.collectives.sweep import process_group, time_call
+from scaling.collectives.sweep import (
+    PRECISION,
+    largest_of_ranks,
+    median_precision,
+    process_group,
+    time_call,
+)
 from scaling.ladder.step_breakdown import RankSteps, by_step
 from scaling.loss.significance import bootstrap_interval, expected_maximum, mad_deviation
 
@@ -243,7 +249,8 @@ def efficiency_interval(
 GRADIENT_BYTES = 4  # the trainer reduces in float32
 SMALL_BYTES = 64  # all-reduce of the mean loss and the gradients' norm
 SIZE_DIVISOR = 16  # calls smaller by this factor are timed too, to separate latency from bandwidth
-REPLAY_STEPS = 16  # replayed steps, a quarter of them with small calls
+REPLAY_STEPS = 16  # most replayed steps, a quarter of them with small calls
+LEAST_REPLAY_STEPS = 8  # from here on a replay ends as soon as its median step is known well enough
 SMALL_STEP_EVERY = 4  # one of so many replayed steps makes the smaller calls
 
 ReplayItem = tuple[str, int] | None  # (collective, bytes), or None: a block computes
@@ -288,8 +295,8 @@ def time_collectives(
 ) -> tuple[list[float], dict[str, Fit]]:
     """Time replayed steps in groups of the gang's workers, and fit their collectives.
 
-    Returns (seconds of each full-size step, mean over ranks; fits by operation). `steps` steps
-    are played. Each block's compute is emulated by `sleep_s` seconds of sleep and `busy_s`
+    Returns (seconds of each full-size step, mean over ranks; fits by operation). At most `steps`
+    steps are played (see `replay_on_rank`). Each block's compute is emulated by `sleep_s` seconds of sleep and `busy_s`
     seconds of CPU work: sockets and caches are cold after it, and ranks do not wake at once.
     Groups have equal size and run at the same time. The seconds are those of the median group,
     the fits those of the first. A group of one rank has no fits. Raises GangError if the
@@ -342,20 +349,21 @@ def modelled_seconds(order: Sequence[ReplayItem], fits: Mapping[str, Fit], ranks
     return communication_model(count_calls(order), fits, measured=ranks)(ranks)
 
 
-def min_bytes_sent(order: Sequence[ReplayItem], ranks: int, steps: int = REPLAY_STEPS) -> float:
-    """Compute the least bytes that a node must send when so many steps are replayed."""
+def min_bytes_sent(order: Sequence[ReplayItem], ranks: int, steps: int) -> float:
+    """Compute the least bytes that a node must send in so many full-size steps."""
     calls = count_calls(order)
     sent = (call.times * call.size * OPERATIONS[call.operation].factor(ranks) for call in calls)
-    return sum(sent) * steps * (SMALL_STEP_EVERY - 1) / SMALL_STEP_EVERY
+    return sum(sent) * steps
 
 
 def replay_on_rank(
     order: Sequence[ReplayItem], sleep_s: float, busy_s: float, steps: int
 ) -> tuple[list[float], dict[tuple[str, int], float]]:
-    """Replay the steps on one rank.
+    """Replay the steps on one rank, until every rank knows its median step to PRECISION.
 
-    Returns (seconds of each full-size step, {(operation, bytes): typical seconds of one call}).
-    Some steps make smaller calls instead, which only the fits use.
+    At least LEAST_REPLAY_STEPS and at most `steps` are played. Returns (seconds of each full-size
+    step, {(operation, bytes): typical seconds of one call}).  Some steps make smaller calls
+    instead, which only the fits use.
     """
     step_times: list[float] = []
     call_times: dict[tuple[str, int], list[float]] = {}
@@ -386,6 +394,10 @@ def replay_on_rank(
                 step_times.append(time.perf_counter() - start)
             for call, each in spent.items():
                 call_times.setdefault(call, []).append(statistics.fmean(each))
+            if smaller > 1 and step + 1 >= LEAST_REPLAY_STEPS:
+                (precision,) = largest_of_ranks([median_precision(step_times)], device)
+                if precision < PRECISION:
+                    break
     return step_times, {call: statistics.median(each) for call, each in call_times.items()}
 
 

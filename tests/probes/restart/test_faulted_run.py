@@ -40,6 +40,7 @@ from probes.restart.reference_run import (
 from probes.restart.scenarios import control_wrong_resume
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.supervisor import Attempt, supervise
+from reference_trainer.telemetry.event_log import NO_DELAYS
 from reports.measurement import Limit, Verdict
 from tests.support.controls import recorder
 
@@ -102,9 +103,15 @@ def test_a_step_is_done_when_its_save_begins(voyage):
 
 
 def held(voyage, mode="sync"):
-    """Saves of step 8 are held for 8 s; the victim died in one, and did one in its next life."""
+    """Saves of step 8 are held for 8 s; the victim died in one, and did one in its next life.
+
+    A second fault was meant for that life: only an attempt without a fault holds no save.
+    """
     stall = "commit:rank=0:seconds=8:from=8:to=8"
-    scenario = replace(voyage.scenario, changes={"stall": stall, "save_mode": mode})
+    faults = (Fault("begin", 7), Fault("written", 8))
+    scenario = replace(
+        voyage.scenario, faults=faults, changes={"stall": stall, "save_mode": mode}
+    )
     journal = [*life(1, 7, t=100.0), {"event": "saving", "step": 8, "t": 108.0}]
     journal += life(5, 10, t=120.0)
     journal[-5]["seconds"] += 8.0
@@ -171,19 +178,29 @@ def test_the_aim_counts_what_is_done_before_and_only_then():
     did = []
     aim = FaultScheduler([], lambda gang: did.append(time.sleep(0.1)))  # what is done takes a while
     assert aim.setup_s == 0, "no attempt has begun"
-    aim("gang", 1)
+    gang = SimpleNamespace(environment=None)
+    aim(gang, 1)
     assert 0.1 <= aim.setup_s < 60
     before = aim.setup_s
-    aim("gang", 2)
+    aim(gang, 2)
     assert (len(did), aim.setup_s) == (1, before)
 
 
-def test_each_attempt_gets_the_next_fault_and_the_last_one_none():
-    gangs = [], []
-    aim = FaultScheduler([SimpleNamespace(arm=each.append) for each in gangs], lambda gang: None)
-    for attempt in (1, 2, 3):
-        aim(f"gang {attempt}", attempt)
-    assert gangs == (["gang 1"], ["gang 2"])
+def test_each_attempt_gets_the_next_fault_and_the_last_one_none_and_no_delay():
+    gangs = [SimpleNamespace(environment=own) for own in (None, None, {"A": "1"}, None)]
+    armed = [], []
+    aim = FaultScheduler([SimpleNamespace(arm=each.append) for each in armed], lambda gang: None)
+    for attempt, gang in enumerate(gangs, 1):
+        aim(gang, attempt)
+    assert armed == ([gangs[0]], [gangs[1]])
+    none = {NO_DELAYS: "1"}
+    assert [gang.environment for gang in gangs] == [None, None, {"A": "1", **none}, none]
+
+
+def test_a_save_is_held_in_attempts_with_a_fault_alone(voyage):
+    scenario = held(voyage).scenario
+    assert [scenario.stall_seconds(8, attempt) for attempt in (0, 1, 2)] == [8, 8, 0]
+    assert scenario.stall_seconds(7, 0) == 0
 
 
 def test_a_run_restarts_as_often_as_the_command_does_unless_its_scenario_says():

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from reference_trainer import train
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang
-from reference_trainer.launch.launchers import HEAD_START_S, job_timeouts
+from reference_trainer.launch.launchers import (
+    HEAD_START_S,
+    freeze_imports,
+    job_timeouts,
+    train_rank,
+)
 from reference_trainer.launch.supervisor import Timeouts
-from reference_trainer.launch.worker import RankLocation
+from reference_trainer.launch.worker import RankLocation, Worker
 
 
 def environments(**options: Any) -> list[dict[str, str | None]]:
@@ -51,6 +60,50 @@ def test_a_rank_that_is_aborted_writes_no_core() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert said.stdout == "0\n", said.stderr
+
+
+def test_a_call_leaves_no_variable_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one that it was given, nor one that it set itself, whether it ends well or not."""
+    monkeypatch.setenv("KEPT", "before")
+    monkeypatch.setenv("GONE", "before")
+    monkeypatch.delenv("NEW", raising=False)
+    names, worker = ("KEPT", "GONE", "NEW"), object.__new__(Worker)
+
+    def call(fail: bool) -> list[str | None]:
+        seen = [os.environ.get(name) for name in names]
+        os.environ["KEPT"] = os.environ["OWN"] = "of the call"
+        if fail:
+            raise ValueError
+        return seen
+
+    given = {"KEPT": "given", "GONE": None, "NEW": "given"}
+    for fail in (False, True):
+        with pytest.raises(ValueError) if fail else nullcontext():
+            assert worker.run(given, call, [fail]) == ["given", None, "given"]
+        assert [os.environ.get(name) for name in (*names, "OWN")] == ["before", "before", None, None]
+
+
+def test_a_question_beside_a_run_changes_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends meanwhile restores them; the question must not bring its values back."""
+    monkeypatch.setenv("RANK", "0")
+
+    def question() -> None:
+        del os.environ["RANK"]  # the run ended
+
+    object.__new__(Worker).run({}, question, [])
+    assert "RANK" not in os.environ
+
+
+def test_imports_are_frozen_once_and_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later, gc.freeze would keep the run's own cycles, and with them the model's memory."""
+    order = list[str]()
+    monkeypatch.setattr(gc, "freeze", lambda: order.append("freeze"))
+    monkeypatch.setattr(train, "train", lambda config: order.append("train"))
+    freeze_imports.cache_clear()
+    for _ in range(2):
+        train_rank(TrainConfig())
+    freeze_imports.cache_clear()
+    assert order == ["freeze", "train", "train"]
 
 
 def test_the_supervisor_sees_a_rank_that_hangs_before_nccls_watchdog_ends_the_others() -> None:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.telemetry.event_log import DelayInjector, InjectedDelay, parse_delays
+from reference_trainer.telemetry.event_log import NO_DELAYS, DelayInjector, InjectedDelay, parse_delays
 
 
 def test_planted_delays_are_read_and_counted():
@@ -21,6 +21,17 @@ def test_planted_delays_are_read_and_counted():
     begun = time.perf_counter()
     DelayInjector(plan, rank=2).inject("data", 1)
     assert time.perf_counter() - begun >= 0.25
+
+
+def test_no_delay_is_planted_where_the_environment_forbids_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = parse_delays("data:rank=0:seconds=0")
+    for value, fired in (("", 1), ("1", 0)):
+        monkeypatch.setenv(NO_DELAYS, value)
+        stalls = DelayInjector(plan, rank=0)
+        stalls.inject("data", 1)
+        assert stalls.fired == fired
 
 
 @pytest.mark.parametrize(

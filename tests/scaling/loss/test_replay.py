@@ -15,6 +15,7 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang
 from scaling.collectives.line_rate import Fit
 from scaling.ladder.ladder import run_on_fake_group
+from scaling.loss import predict
 from scaling.loss.predict import (
     REPLAY_STEPS,
     CollectiveCall,
@@ -110,9 +111,7 @@ def test_the_alpha_beta_time_and_the_bytes_of_a_step_are_those_of_its_calls() ->
     order, found = ORDER[:3], fits(0.02, 0.01)
     seconds = 2e-4 + 0.75e6 / 0.02e9 + 0.75e6 / 0.01e9
     assert modelled_seconds(order, found, ranks=4) == pytest.approx(seconds)
-    assert (
-        min_bytes_sent(order, ranks=4, steps=16) == 12 * 2 * 0.75e6
-    )  # one step of four is of less
+    assert min_bytes_sent(order, ranks=4, steps=12) == 12 * 2 * 0.75e6
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
@@ -124,6 +123,19 @@ def test_a_step_is_played_with_its_rests_and_the_cores_work() -> None:
     assert len(seconds) == 3  # the fourth is of smaller calls, for the fits alone
     assert min(seconds) > 2 * (0.02 + 0.01)  # forward and backward of one block
     assert sum(calls.values()) < max(seconds)
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
+@pytest.mark.parametrize(("errors", "played"), [([0.019], 6), ([0.02, 0.019], 9), ([0.5] * 3, 12)])
+def test_a_replay_ends_when_its_median_step_is_known_to_two_percent(
+    monkeypatch: pytest.MonkeyPatch, errors: list[float], played: int
+) -> None:
+    """Of the steps that are played, every fourth is of smaller calls."""
+    left = [*errors]
+    monkeypatch.setattr(predict, "median_precision", lambda steps: left.pop(0))
+    with only_rank():
+        steps, _ = replay_on_rank([("all_reduce", 1024)], sleep_s=0, busy_s=0, steps=16)
+    assert (len(steps), left) == (played, [])
 
 
 def test_what_is_expected_is_the_median_groups_step() -> None:
