@@ -7,6 +7,7 @@ cluster raises ClusterUnreachable with a hint.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
@@ -204,9 +205,9 @@ class Cluster:
         ]
         alive = {(n["name"], n["address"]) for n in nodes if n["alive"]}
         nodes = [n for n in nodes if n["alive"] or (n["name"], n["address"]) not in alive]
-        hosts = [node["name"] for node in nodes if node["alive"]]
+        hosts = Counter(node["name"] for node in nodes if node["alive"])
         for node in nodes:  # raylets that share a host get their node id in the name
-            if hosts.count(node["name"]) > 1:
+            if hosts[node["name"]] > 1:
                 node["name"] = f"{node['name']}/{node['id'][:4]}"
         return nodes
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -35,6 +36,16 @@ def name_ranks(ranks: Sequence[int]) -> str:
     """Name ranks in a sentence: "rank 1", "ranks 1, 3", or "a rank" if none is known."""
     names = ", ".join(map(str, ranks))
     return f"rank{'s' * (len(ranks) > 1)} {names}" if names else "a rank"
+
+
+def local_ranks(nodes: Iterable[str]) -> list[int]:
+    """Number each entry among those of its node: nodes a, b, a give 0, 0, 1."""
+    seen = Counter[str]()
+    numbers = []
+    for node in nodes:
+        numbers.append(seen[node])
+        seen[node] += 1
+    return numbers
 
 
 def find_cause(lines: dict[int, str]) -> tuple[list[int], str]:
@@ -241,15 +252,16 @@ class Gang:
         """Return the variables torchrun would set for each of the workers in `group`."""
         places = [self.places[worker] for worker in group]
         nodes = [place.node for place in places]
-        node_order = list(dict.fromkeys(nodes))
+        ranks_of, numbers = Counter(nodes), local_ranks(nodes)
+        node_order = {node: str(index) for index, node in enumerate(ranks_of)}
         return [
             {
                 "RANK": str(rank),
                 "WORLD_SIZE": str(len(group)),
-                "LOCAL_RANK": str(nodes[:rank].count(place.node)),
-                "LOCAL_WORLD_SIZE": str(nodes.count(place.node)),
-                "NODE_RANK": str(node_order.index(place.node)),
-                "GROUP_RANK": str(node_order.index(place.node)),
+                "LOCAL_RANK": str(numbers[rank]),
+                "LOCAL_WORLD_SIZE": str(ranks_of[place.node]),
+                "NODE_RANK": node_order[place.node],
+                "GROUP_RANK": node_order[place.node],
                 "MASTER_ADDR": places[0].address,
                 "MASTER_PORT": str(port),
             }
@@ -291,24 +303,21 @@ class Gang:
         # Hide all GPUs from a worker that requested none. Ray lets it see all GPUs of its host, and
         # torch would open a context on the first.
         hidden = {} if self.resource == "GPU" else {"CUDA_VISIBLE_DEVICES": "-1"}
-        calls = []
+        calls, numbers = [], local_ranks(place.node for place in self.places)
         for group, port in zip(
             groups, self._collect(ports, 30, "while finding a free port"), strict=True
         ):
             for worker, variables in zip(group, self.rendezvous(group, port), strict=True):
-                own = {**(self.environment or {}), **self._of_local_rank(worker)}
+                own = {**(self.environment or {}), **self._of_local_rank(numbers[worker])}
                 merged = {**hidden, **variables, **own, **(environment or {})}
                 call_arguments = [*arguments, *(each[worker] if each else [])]
                 calls.append(self._workers[worker].run.remote(merged, function, call_arguments))
         self._calls = calls
         return calls
 
-    def _of_local_rank(self, worker: int) -> dict[str, str]:
-        """Return the variables that this worker alone has, by its place among those of its node."""
-        if not self.by_local_rank:
-            return {}
-        nodes = [place.node for place in self.places[:worker]]
-        return self.by_local_rank[nodes.count(self.places[worker].node) % len(self.by_local_rank)]
+    def _of_local_rank(self, number: int) -> dict[str, str]:
+        """Return the variables of a worker alone; `number` is its place among those of its node."""
+        return self.by_local_rank[number % len(self.by_local_rank)] if self.by_local_rank else {}
 
     def heartbeat(self, rank: int) -> Any:
         """Request a rank's progress; returns an object reference (see Worker.heartbeat)."""
