@@ -332,7 +332,7 @@ def interface_missing(value: str, node: NodeContext) -> bool | str:
     spec = name_list(value)
     if spec is None or not node.interfaces or spec.admitted(node.interfaces):
         return False
-    return f"there are {_shorten(node.interfaces)}"
+    return f"the node has {_shorten(node.interfaces)}"
 
 
 def only_local_interfaces(value: str, node: NodeContext) -> bool | str:

@@ -137,11 +137,11 @@ def _check_spelling(ctx: NodeContext) -> Iterator[Flag]:
         if value[0] in "\"'" or value[-1] in "\"'":
             why, fix = "NCCL reads the quotes as part of the value", "write it without quotes"
         elif not is_number and value != value.strip():
-            why, fix = "NCCL reads spaces at its ends as part of the value", "write it without them"
+            why, fix = "NCCL reads spaces before or after a value as part of it", "remove them"
         elif not is_number and name.endswith(NUMERIC):
-            why, fix = "it is not a number, and NCCL reads it as 0", "write 0 or 1"
+            why, fix = "the value is not a number, and NCCL reads it as 0", "write a number"
         elif ", " in value and name.endswith(("_IFNAME", "_HCA")):
-            why, fix = "NCCL reads the spaces as part of the names", "write it without them"
+            why, fix = "NCCL reads the spaces as part of the names", "remove them"
         else:
             continue
         yield _flag("warn", name, value, where, why, fix)

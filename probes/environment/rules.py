@@ -35,7 +35,7 @@ FAIL_ON_RDMA = FabricSeverity("fail", "info")
 WARN_ON_RDMA = FabricSeverity("warn", "info")
 
 FIX_UNSET = "unset it"
-FIX_EXACT_NAMES = "name the devices exactly: =mlx5_0,mlx5_1"
+FIX_EXACT_NAMES = "name this node's devices exactly, such as `=mlx5_0,mlx5_1`"
 FIX_INTERFACE = (
     "write the exact name of the interface with a leading =, such as `=eth0`, on every node"
 )
@@ -63,7 +63,7 @@ def rules_of(variables: str, *columns: Any, **more: Any) -> list[Rule]:
 RULES: list[Rule] = [
     # Networks and plugins.
     Rule("NCCL_IB_DISABLE", when.nonzero, FAIL_ON_RDMA,
-         "NCCL's own RDMA transport is off, so data uses TCP (network plugins ignore it)"),
+         "NCCL's own RDMA is off, so data uses TCP (network plugins ignore this variable)"),
     Rule("NCCL_NET", when.is_one_of("socket"), FAIL_ON_RDMA, "all data uses TCP"),
     Rule("NCCL_NET", when.ib_without_device, FAIL,
          "it requires NCCL's own RDMA, but the node has no RDMA device: NCCL does not start"),
@@ -105,7 +105,7 @@ RULES: list[Rule] = [
          "unset it (default 7)"),
     Rule("NCCL_IB_GID_INDEX", when.at_least(0), WARN_ON_RDMA,
          "NCCL finds the GID by itself; an index from another cluster may be wrong here",
-         "unset it; to choose, use NCCL_IB_ADDR_RANGE", since=(2, 21)),
+         "unset it, or choose the GID by NCCL_IB_ADDR_RANGE", since=(2, 21)),
     Rule("NCCL_NET_GDR_LEVEL", when.is_local_level, WARN_ON_RDMA, "GPUDirect RDMA is off"),
     Rule("NCCL_NET_GDR_LEVEL", when.is_numeric_level, WARN_ON_RDMA,
          "level numbers differ between NCCL versions", "unset it, or use a name such as PXB"),
@@ -133,13 +133,13 @@ RULES: list[Rule] = [
     Rule("NCCL_SOCKET_IFNAME", when.interface_ambiguous, WARN,
          "entries are prefixes, and these match as well", FIX_INTERFACE),
     Rule("NCCL_SOCKET_IFNAME", when.fabric_not_admitted, FAIL,
-         "it does not allow the agreed fabric:", FIX_FABRIC),
+         "it does not allow the agreed fabric", FIX_FABRIC),
     Rule("NCCL_SOCKET_IFNAME", when.interfaces_off_fabric, WARN,
-         "it allows more than the agreed fabric:", FIX_FABRIC),
+         "it allows more than the agreed fabric", FIX_FABRIC),
     Rule("GLOO_SOCKET_IFNAME", when.gloo_interface_missing, FAIL,
-         "gloo requires exact names, and the node has no such interface", "name an interface"),
+         "the node has no interface of this exact name", "write exact names, without ="),
     Rule("GLOO_SOCKET_IFNAME", when.gloo_interface_local, FAIL,
-         "these interfaces reach no other node", "name an interface"),
+         "these interfaces reach no other node", "name an interface that reaches all nodes"),
     Rule("GLOO_SOCKET_IFNAME", when.gloo_off_fabric, INFO,
          "gloo does not use the agreed fabric", "keep it if gloo carries no gradients"),
 
@@ -168,8 +168,8 @@ RULES: list[Rule] = [
 
     # Tuning.
     *rules_of("NCCL_ALGO NCCL_PROTO", when.is_set, WARN,
-          "it forces what NCCL chooses by size; since 2.24 a collective that does not support it"
-          " fails, and LL128 corrupts data if the hardware does not support it"),
+          "it replaces NCCL's own choice by message size; since NCCL 2.24 a collective without this"
+          " algorithm or protocol fails; LL128 corrupts data on hardware that does not support it"),
     *rules_of("NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_NRINGS NCCL_MAX_NRINGS NCCL_MIN_CTAS"
           " NCCL_MAX_CTAS NCCL_BUFFSIZE NCCL_NTHREADS", when.is_set, WARN,
           "it overrides what this NCCL version would choose"),
