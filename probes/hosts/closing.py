@@ -40,7 +40,7 @@ def judge_changes(cluster: Cluster, before: AllFacts, now: AllFacts, measure: Re
     texts = {fact["name"]: describe_change(fact, now) for fact in before}
     changed = {name: text for name, text in texts.items() if text and name not in silent}
     for name in silent:
-        text = f"{name}: no worker answers at the end of the run"
+        text = f"No worker answers on {name} at the end of the run"
         measure.explain(finding("HOST-NO-ANSWER", text, [name]))
     has_boot_ids = all(fact["boot_id"] for fact in (*before, *now))
     known = before and has_boot_ids and not silent
@@ -269,7 +269,8 @@ def judge_diagnostics(cluster: Cluster, measure: Recorder) -> None:
     level = LEVELS[measure.contract.tier]
     answers = _run_on(cluster.nodes, level)
     known, names = answers.values, cluster.node_names
-    measure.covered(f"dcgmi diag -r {level} ran on {len(known)} of {len(cluster.nodes)} nodes")
+    nodes = f"{len(known)} of {len(cluster.nodes)} nodes"
+    measure.covered(f"dcgmi diag -r {level} was called on {nodes}")
     for id in (node["id"] for node in cluster.nodes):
         judge_node(names[id], known.get(id), answers.errors.get(id, ""), measure)
     victim = cluster.nodes[-1]

@@ -172,7 +172,7 @@ def test_a_part_that_cannot_be_read_proves_nothing(part: str, measures: list[str
     assert not_passed(result) == {f"{name} n1": "UNPROVEN" for name in measures}
     assert findings(result) == []
     notes = {m.note for m in result.measurements if m.judged and m.value is None}
-    assert notes == {"this could not be read: PermissionError: denied"}
+    assert notes == {"the value could not be read: PermissionError: denied"}
 
 
 @pytest.mark.parametrize(
