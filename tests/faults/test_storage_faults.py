@@ -65,10 +65,10 @@ def test_a_folder_that_is_slower_than_agreed_for_all_is_reported(lab: Lab) -> No
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("unmounted", "/shared on node1: mounted at the start was "),
+        ("unmounted", "/shared on node1: the mount at the start was "),
         pytest.param("readonly", "/shared on node1: no file can be written there any more: "
                      "Read-only file system"),
-        pytest.param("private", "(its /run/seatrial-lab/storage/node1/own-shared)"),
+        pytest.param("private", "(root /run/seatrial-lab/storage/node1/own-shared)"),
     ],
     ids=["unmounted", "readonly", "private"],
 )  # fmt: skip
