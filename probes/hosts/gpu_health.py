@@ -157,7 +157,7 @@ def _describe_ecc_mode(board: Board, _: int, __: Fleet) -> str | None:
         return ""
     if "ecc_default" not in board:
         return None
-    return "ECC is off, which is not its default" if board["ecc_default"] else ""
+    return "ECC is off, but its default is on" if board["ecc_default"] else ""
 
 
 @HealthCheck(check.SLOWED_GPUS, "HOST-GPU-SLOWED", "no slowdown", ("slowdown_reasons",))

@@ -352,7 +352,7 @@ def judge_machines(facts: AllFacts, measure: Recorder) -> None:
     known = bool(boots) and all(boots)
     limit = exactly(len(facts), "machines", "each node must be a separate machine")
     silent = join_names(fact["name"] for fact in facts if not fact["boot_id"])
-    note = f"no boot_id of {silent or 'any node'} (/proc/sys/kernel/random/boot_id)"
+    note = f"/proc/sys/kernel/random/boot_id was not read on {silent or 'any node'}"
     measure(check.MACHINES, len(set(boots)) if known else None, limit=limit, note=note)
     measure.explain(find_shared_machines(facts))
 

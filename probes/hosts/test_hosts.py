@@ -409,5 +409,5 @@ def listen(cluster, measure):
     answers = {names[id]: answer for id, answer in heard.items() if id in names}
     if answers:
         least = min(answer["seconds"] for answer in answers.values())
-        measure.covered(f"Xids were listened to for {least:.0f} s")
+        measure.covered(f"seatrial listened for Xids for {least:.0f} s")
     at_end.judge_xids(answers, silent, at_end.read_starts(measure), measure)
