@@ -44,11 +44,8 @@ def judge_changes(cluster: Cluster, before: AllFacts, now: AllFacts, measure: Re
         measure.explain(finding("HOST-NO-ANSWER", text, [name]))
     has_boot_ids = all(fact["boot_id"] for fact in (*before, *now))
     known = before and has_boot_ids and not silent
-    note = (
-        "a node reports no boot id, or does not answer"
-        if before
-        else "no node answered at the start of the run"
-    )
+    note = "a node reports no boot id, or does not answer"
+    note = note if before else "no node answered at the start of the run"
     measure(check.NODES_CHANGED, len(changed) if changed or known else None, note=note)
     for name, text in changed.items():
         measure.explain(finding("HOST-CHANGED", f"{name}: {text}", [name]))

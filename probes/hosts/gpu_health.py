@@ -432,6 +432,7 @@ def _judge_power(node: str, boards: Sequence[Board], measure: Recorder) -> None:
     low = judge_worst(measure, check.POWER_LIMIT, node, shares, min, note)
     sick = [(board, f"power limit is {percent(share)} of the default") for board, share in low]
     expected = f"{measure.contract.limit('HOSTS', check.POWER_LIMIT)} of the default"
+    explain_boards(measure, "HOST-POWER-LIMIT", node, sick, expected)
 
 
 def _power_share(board: Board) -> float | None:

@@ -185,9 +185,7 @@ def try_reader(read: Callable[[Facts, int], Reading], system: Facts, ranks: int)
         return read(system, ranks)
     except (KeyError, TypeError, ValueError):
         reasons = [part["unreadable"] for part in system.values() if "unreadable" in part]
-        return Reading(
-            None, f"the value could not be read: {'; '.join(reasons) or 'the node reports none'}"
-        )
+        return Reading(None, f"could not be read: {'; '.join(reasons) or 'no reason is known'}")
 
 
 Worst = Callable[..., Any]

@@ -42,12 +42,8 @@ def judge_choice(facts: AllFacts, measure: Recorder) -> None:
     for name, choice in choices.items():
         problem = _find_problem(choice[1], used) if choice else None
         count = None if problem is None else int(bool(problem))
-        measure(
-            check.NCCL_INTERFACE,
-            count,
-            on=name,
-            note="the node reported no interface with an address",
-        )
+        note = "the node reported no interface with an address"
+        measure(check.NCCL_INTERFACE, count, on=name, note=note)
         if choice and problem:
             statement = (
                 f"NCCL starts over {choice[0]} ({choice[1]}) on {name}: {problem}. Expected: an "

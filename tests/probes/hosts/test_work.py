@@ -11,7 +11,7 @@ from probes.contract.contract import load
 from probes.findings import finding
 from probes.hosts.compute_controls import is_located
 from probes.hosts.compute_fleet import Accelerator
-from reports.measurement import Verdict
+from reports.measurement import Verdict, title_of
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_work import (
     OTHER,
@@ -230,7 +230,8 @@ def test_a_rate_below_what_was_agreed_is_named(name: str) -> None:
     result = run_work(cluster, agree(load("h100-ndr400"), **{name: RATES[name]}))
     assert not_passed(result) == {f"{name} n{i}": "FAIL" for i in range(3)}
     assert findings(result) == [("HOST-GPU-RATE", [f"n{i}"]) for i in range(3)]
-    assert f"GPU 0 (GPU-0-0) on n0: {name} is " in result.findings[0].statement
+    text = f"GPU 0 (GPU-0-0) on n0: {title_of(name)} is "
+    assert text in result.findings[0].statement
 
 
 def test_an_agreed_rate_that_some_do_not_measure_is_not_proven() -> None:

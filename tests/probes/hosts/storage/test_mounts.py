@@ -53,7 +53,7 @@ def test_a_folder_that_is_still_there() -> None:
     [
         (healthy_mount(system="tmpfs tmpfs (root /) at /shared"),
          "the mount at the start was nfs4 filer:/export (root /) at /shared; now it is tmpfs"),
-        (healthy_mount(system=""), "and now nothing"),
+        (healthy_mount(system=""), "; now it is nothing"),
         (healthy_mount(error="Read-only file system"),
          "no file can be written there any more: Read-only file system"),
         (healthy_mount(error="Stale file handle"), "Stale file handle"),
