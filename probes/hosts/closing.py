@@ -40,15 +40,12 @@ def judge_changes(cluster: Cluster, before: AllFacts, now: AllFacts, measure: Re
     texts = {fact["name"]: describe_change(fact, now) for fact in before}
     changed = {name: text for name, text in texts.items() if text and name not in silent}
     for name in silent:
-        text = f"{name}: no worker answers at the end of the run"
+        text = f"No worker answers on {name} at the end of the run"
         measure.explain(finding("HOST-NO-ANSWER", text, [name]))
     has_boot_ids = all(fact["boot_id"] for fact in (*before, *now))
     known = before and has_boot_ids and not silent
-    note = (
-        "a node reports no boot id, or does not answer"
-        if before
-        else "no node answered at the start of the run"
-    )
+    note = "a node reports no boot id, or does not answer"
+    note = note if before else "no node answered at the start of the run"
     measure(check.NODES_CHANGED, len(changed) if changed or known else None, note=note)
     for name, text in changed.items():
         measure.explain(finding("HOST-CHANGED", f"{name}: {text}", [name]))
@@ -269,7 +266,8 @@ def judge_diagnostics(cluster: Cluster, measure: Recorder) -> None:
     level = LEVELS[measure.contract.tier]
     answers = _run_on(cluster.nodes, level)
     known, names = answers.values, cluster.node_names
-    measure.covered(f"dcgmi diag -r {level} ran on {len(known)} of {len(cluster.nodes)} nodes")
+    nodes = f"{len(known)} of {len(cluster.nodes)} nodes"
+    measure.covered(f"dcgmi diag -r {level} was called on {nodes}")
     for id in (node["id"] for node in cluster.nodes):
         judge_node(names[id], known.get(id), answers.errors.get(id, ""), measure)
     victim = cluster.nodes[-1]

@@ -111,7 +111,7 @@ def describe_heat(parts: Sequence[Speeds], key: str) -> str:
     heats = [part[key].celsius for part in parts if part[key].celsius is not None]
     if not heats:
         return ""
-    return f"; temperature {heats[0]:.0f} and then {heats[-1]:.0f} degrees Celsius"
+    return f"; temperature from {heats[0]:.0f} to {heats[-1]:.0f} degrees Celsius"
 
 
 # The median of 3 rounds forgives one disturbance.  0.2 s is a hundred GEMMs of an H100.  On a CPU,
@@ -204,7 +204,7 @@ def part_length(fleet: WorkFleet) -> RunLength:
 
 EXTRA, EMULATED_EXTRA = 2, 8  # how often the slowed accelerator makes each call, at least
 MOST_EXTRA_WORK = 64  # where an agreed figure is far below what the accelerator does
-UNFOLLOWED = "no accelerator of the last node computed"
+UNFOLLOWED = "the last accelerator did not compute, or did not answer"
 
 
 def find_victim(fleet: WorkFleet) -> Accelerator | None:

@@ -17,6 +17,7 @@ from probes.hosts.compute_fleet import Accelerator, Speed, Speeds, WorkFleet
 from probes.hosts.compute_worker import CPU_BUILD
 from probes.hosts.gpu_health import judge_worst
 from reference_trainer.model.size import peak_flops
+from reports.measurement import title_of
 from reports.numbers import percent, quantity
 from reports.record import Finding
 from scaling.collectives.fault_search import MIN_HEALTHY, typical_speed
@@ -159,7 +160,8 @@ def _missing_rate(fleet: WorkFleet, one: Accelerator, speeds: Iterable[Speed | N
         if speed is None or speed.error:
             return (speed.error if speed else "") or fleet.why_unknown(one.key)
         if missing := COMPARED.keys() - speed.typical.keys():
-            return f"{one.label} has no measured rate of {join_names(sorted(missing))}"
+            what = join_names(COMPARED[operation][0] for operation in sorted(missing))
+            return f"{one.label} has no measured rate of {what}"
         peak = peak_flops(one.model, "bf16")
         if peak and speed.typical["gemm"] * 1e12 > ABOVE_PEAK * peak:
             rate = quantity(speed.typical["gemm"], "TFLOP/s")
@@ -217,11 +219,11 @@ def describe_slow(
         rate = max(run[key].typical[operation] for run in (runs.first, runs.second))
         text = (
             f"{name} {quantity(rate, unit)}, {percent(rate / stick.typical)} of the typical rate "
-            f"of {stick.members} GPUs of its model; alone {quantity(alone, unit)}"
+            f"of {stick.members} GPUs of its model; {quantity(alone, unit)} when it runs alone"
         )
         if not fleet.on_gpu:
             fastest = quantity(runs.alone[stick.fastest].typical[operation], unit)
-            text += f", and {fleet.accelerators[stick.fastest].label} alone {fastest}"
+            text += f" ({fleet.accelerators[stick.fastest].label} alone: {fastest})"
         parts.append(text)
     return "; ".join(parts)
 
@@ -252,7 +254,7 @@ def judge_sums(fleet: WorkFleet, sums: Sums, measure: Recorder, *, hashes: bool)
     counts = {key: one["wrong"] for key, one in sums.items()}
     unknown = {key: fleet.why_unknown(key) for key in fleet.accelerators if counts.get(key) is None}
     wrong = {key: count for key, count in counts.items() if count}
-    texts = {k: f"{n} elements of a GEMM with a known result are wrong" for k, n in wrong.items()}
+    texts = {k: f"wrong elements in a GEMM with a known result: {n}" for k, n in wrong.items()}
     fleet.judge(measure, check.GEMM_WRONG, "HOST-WRONG-SUM", texts, unknown)
     if hashes:
         judge_hashes(fleet, sums, measure)
@@ -356,5 +358,6 @@ def _judge_rate(
         silent = sum(rate is None for _, rate in values)
         note = f"{silent} of {len(keys)} accelerators have no measured rate" if silent else ""
         slow = judge_worst(measure, name, node, values, min, note)
-        texts |= {key: f"{name} is {quantity(rate, name.unit)}" for key, rate in slow}
+        text = f"{title_of(name)} is {{}}. Agreed: {measure.contract.limit('HOSTS', name)}"
+        texts |= {key: text.format(quantity(rate, name.unit)) for key, rate in slow}
     fleet.explain(measure, "HOST-GPU-RATE", texts)

@@ -55,11 +55,11 @@ MACHINES = Check(
 GPUS = ordered_check("gpus", "GPUs", "gpus_per_node", "exactly", failing="{subject} has {value}")
 COUNT_MISMATCHES = none_of(
     "count_mismatches", "counts",
-    "Ray, NVML and torch must count the same GPUs; otherwise ranks get GPUs that do not exist",
-    failing="Ray, NVML and torch do not agree on the number of GPUs{on}: {value} unlike Ray's",
+    "Ray, NVML and torch must count the same GPUs; otherwise a rank gets no GPU, or a GPU is not used",
+    failing="Ray, NVML and torch do not agree on the number of GPUs{on}; different from Ray's: {value}",
 )
 NODES_WITH_FEWER_GPUS = none_of(
-    "nodes_with_fewer_gpus", "nodes", "a node with fewer GPUs than most nodes has lost some",
+    "nodes_with_fewer_gpus", "nodes", "all nodes must have the same number of GPUs; a node with fewer has probably lost some",
     failing="nodes have fewer GPUs than the others: {value}",
 )
 NVML_ERRORS = none_of(
@@ -71,7 +71,7 @@ HEALTH_ERRORS = no_gpu(
     "the state of GPUs cannot be read{on}: {value}",
 )
 GPUS_TO_RESET = no_gpu(
-    "gpus_to_reset", "a GPU that asks for a reset computes wrongly or not at all until then",
+    "gpus_to_reset", "a GPU that asks for a reset may compute wrongly, or not at all, until it is reset",
     "GPUs need a reset or another recovery action{on}: {value}",
 )
 MEMORY_ERRORS = no_gpu(
@@ -80,13 +80,13 @@ MEMORY_ERRORS = no_gpu(
 )
 ROW_REMAPS = no_gpu(
     "row_remaps", "the GPU needs a reset, or a replacement, before a job uses it",
-    "GPUs have rows to remap{on}: {value}",
+    "GPUs have memory rows that are not remapped{on}: {value}",
 )
 GPUS_WITHOUT_ECC = no_gpu(
     "gpus_without_ecc", "without ECC, wrong bits go unnoticed", "ECC is off{on}: {value}",
 )
 SLOWED_GPUS = no_gpu(
-    "slowed_gpus", "all ranks wait for a GPU that is slowed at the time of the check",
+    "slowed_gpus", "all ranks wait for a slowed GPU",
     "GPUs are slowed down by heat or power{on}: {value}",
 )
 POWER_LIMIT = default_check(
@@ -115,7 +115,7 @@ DIAG_FAILURES = none_of(
 )
 DUPLICATE_GPUS = none_of(
     "duplicate_gpus", "GPUs", "a GPU that two nodes count would be given to two ranks",
-    when=NVML_THERE, failing="NVML lists the same GPU on two nodes, or twice on one: {value}",
+    when=NVML_THERE, failing="NVML lists the same GPU on two nodes, or twice on one node: {value}",
 )
 DIFFERENCES = none_of(
     "differences", "differences",
@@ -140,7 +140,7 @@ ORDERED_VERSIONS = ordered_part(
 )
 ORDERED_PARTS = (GPU_MODEL, GPU_MEMORY, CPUS, RAM, DISK, ORDERED_VERSIONS)
 NODES_CHANGED = none_of(
-    "nodes_changed", "nodes", "a node that restarts in this run would end a job",
+    "nodes_changed", "nodes", "a node that restarts or leaves ends the jobs on it",
     failing="nodes restarted or left the cluster during the run: {value}",
 )
 GPUS_CHANGED = no_gpu(
@@ -162,7 +162,7 @@ NVLINK_ERRORS = none_of(
     when=ON_GPU, failing="NVLink has errors{on}: {value}",
 )
 XIDS = none_of(
-    "xids", "Xids", "an Xid shows a fault of GPU, PCIe or NVLink; those of faulty programs do not count", when=ON_GPU,
+    "xids", "Xids", "an Xid reports a fault of GPU, PCIe or NVLink; Xids that programs cause do not count", when=ON_GPU,
     failing="the GPU driver reports faults{on}: {value}",
 )
 NEW_MEMORY_ERRORS = none_of(
@@ -171,12 +171,12 @@ NEW_MEMORY_ERRORS = none_of(
 )
 SHARED_MISSING = none_of(
     "shared_missing", "nodes", "checkpoints need one folder that every node can read and write",
-    when=SHARED, failing="nodes cannot use the shared folder: {value}",
+    when=SHARED, failing="nodes cannot use the shared folder {subject}: {value}",
 )
 # Limits of the system of each node, as a worker sees them; a contract may agree on others.
 OPEN_FILES = default_check(
     "open_files", "files",
-    "Ray warns of fewer: they are too few for production and cause connection errors", low=4096,
+    "Ray warns below 4096 open files: connections can then fail", low=4096,
     when=OWN_HOSTS, failing="a job may open only {value}{on}",
 )
 LOCKED_MEMORY = default_check(
@@ -185,7 +185,7 @@ LOCKED_MEMORY = default_check(
     low=4, when=RDMA_AGREED & OWN_HOSTS, failing="a job may lock only {value} of memory{on}",
 )
 STACK = default_check(
-    "stack", "MiB", "8 MiB is Linux's own default; threads of NCCL and torch crash with less",
+    "stack", "MiB", "8 MiB is Linux's own default; threads of NCCL and torch may crash with less",
     low=8, when=OWN_HOSTS, failing="the stack size limit (ulimit -s) is only {value}{on}",
 )
 SHARED_MEMORY = default_check(
@@ -195,16 +195,16 @@ SHARED_MEMORY = default_check(
 )
 PROCESSES = default_check(
     "processes", "threads a rank",
-    "a rank starts about 250 threads (Ray, torch, NCCL, 8 data loaders): for 8 ranks, `ulimit -u` and pids.max must leave 2048 free", low=256,
+    "a rank starts about 250 threads of Ray, torch, NCCL and 8 data loaders; for 8 ranks, `ulimit -u` and pids.max must leave 2048 threads free", low=256,
     failing="a job may start only {value}{on}",
 )
 TEMP_ROOM = default_check(
     "temp_room", "ratio",
     "Ray stops storing objects when 95 % of a disk is used (local_fs_capacity_threshold)",
-    low=0.05, failing="only {value} of the disk of Ray's session or temporary files is free{on}",
+    low=0.05, failing="the disk of Ray's session or of temporary files has only {value} free{on}",
 )
 STRAY_RAYLETS = default_check(
-    "stray_raylets", "raylets", "a raylet of another cluster gives the same GPUs to other jobs",
+    "stray_raylets", "raylets", "a raylet of another cluster may give the same GPUs to other jobs",
     high=0, when=OWN_HOSTS, failing="raylets of another Ray cluster run{on}: {value}",
 )
 CLOCK_OFFSET = default_check(
@@ -214,36 +214,36 @@ CLOCK_OFFSET = default_check(
 UNSEEN_FILES = none_of(
     "unseen_files", "files", "a job reads on one node what it wrote on another",
     when=SHARED_BY_NODES,
-    failing="nodes do not see files that other nodes wrote to the shared folder: {value}",
+    failing="nodes cannot read files that other nodes wrote to the shared folder {subject}: {value}",
 )
 SEEN_AFTER = default_check(
     "seen_after", "s", "NFS caches a folder's attributes for up to 60 s (acdirmax)", high=60,
     when=SHARED_BY_NODES,
     no_control="the test would take longer than the limit, a minute",
-    failing="nodes see each other's new files only after {value}",
+    failing="nodes see new files of other nodes in the shared folder {subject} only after {value}",
 )
 DOUBLE_CREATIONS = default_check(
     "double_creations", "files",
-    "with O_EXCL only one node creates a file: lock files depend on it", high=0,
-    when=SHARED_BY_NODES, failing="two nodes created the same file: {value}",
+    "with O_EXCL exactly one node creates a file; lock files depend on this", high=0,
+    when=SHARED_BY_NODES, failing="files in the shared folder {subject} were not created by exactly one node: {value}",
 )
 RENAME_GAPS = default_check(
     "rename_gaps", "reads",
-    "a checkpoint is published by rename: readers find the old version or the new one", high=0,
-    when=SHARED_BY_NODES, failing="reads fail while a file is replaced by rename: {value}",
+    "a checkpoint is published by rename; readers must find the old version or the new one", high=0,
+    when=SHARED_BY_NODES, failing="while a file in the shared folder {subject} is replaced by rename, reads find no complete file: {value}",
 )
 # Judged where a contract gives a limit: many sound clusters do not promise them.
 LOST_LINES = Check(
     "lost_lines", "lines", better="lower", when=SHARED_BY_NODES, only_agreed=True,
-    failing="lines that nodes append are lost: {value}",
+    failing="lines that nodes append to one file in the shared folder {subject} are lost: {value}",
 )
 LOST_UPDATES = Check(
     "lost_updates", "updates", better="lower", when=SHARED_BY_NODES, only_agreed=True,
-    failing="updates under a file lock are lost: {value}",
+    failing="updates under a file lock in the shared folder {subject} are lost: {value}",
 )
 FAILED_SHARDS = none_of(
-    "failed_shards", "nodes", "each node writes and reads its part of a checkpoint",
-    depends=("shared",), failing="nodes cannot save their part of a checkpoint: {value}",
+    "failed_shards", "nodes", "each node must write and read its part of a checkpoint",
+    depends=("shared",), failing="nodes cannot write or read their part of a checkpoint in {subject}: {value}",
 )
 SHARD_WRITE = fair_share(
     "shard_write", "all ranks wait for the node that writes its shard slowest",
@@ -259,20 +259,20 @@ RANDOM_READ = fair_share(
 )
 WRITE_RATE = Check(
     "write_rate", "GB/s", better="higher", when=RATES_STORAGE, only_agreed=True,
-    failing="all nodes together write {value} to the shared folder",
+    failing="all nodes together write {value} to the shared folder {subject}",
 )
 READ_RATE = Check(
     "read_rate", "GB/s", better="higher", when=RATES_STORAGE, only_agreed=True,
-    failing="all nodes together read {value} from the shared folder",
+    failing="all nodes together read {value} from the shared folder {subject}",
 )
 CHECKPOINT_ROOM = default_check(
     "checkpoint_room", "saves", "a job keeps two checkpoints while it writes the third",
     low=3, when=SHARED & ordered("save_gb"),
-    failing="the shared folder has room for {value} of a checkpoint",
+    failing="the shared folder {subject} has room for {value} of a checkpoint",
 )
 STORAGE_LOST = none_of(
     "storage_lost", "nodes", "a job that loses its shared folder loses its checkpoints",
-    when=SHARED, failing="nodes lost the shared folder during the run: {value}",
+    when=SHARED, failing="nodes lost the shared folder {subject} during the run: {value}",
 )
 ADDRESS_ELSEWHERE = none_of(
     "address_elsewhere", "addresses",
@@ -283,7 +283,7 @@ LOOPBACK_NAMES = default_check(
     "loopback_names", "names",
     "torch's gloo listens at the address of the host name, unless GLOO_SOCKET_IFNAME names an "
     "interface; ranks of other nodes cannot connect to the loopback", high=0, when=SEVERAL_HOSTS,
-    failing="the host name resolves to the loopback{on}: {value}",
+    failing="the host name resolves to the loopback, or to no address of its node{on}: {value}",
 )
 NCCL_INTERFACE = default_check(
     "nccl_interface", "interfaces",
@@ -291,26 +291,26 @@ NCCL_INTERFACE = default_check(
     high=0, when=SEVERAL_HOSTS, failing="NCCL would start over the wrong interface{on}: {value}",
 )
 IMAGE_DIFFERENCES = default_check(
-    "image_differences", "nodes", "a rank with different packages computes differently, or fails",
+    "image_differences", "nodes", "a rank with different packages may compute differently, or fail",
     high=0, when=SEVERAL_HOSTS,
-    failing="the Python packages or the system of {value} differ from the other nodes",
+    failing="the Python packages or the operating system of {value} differ from the other nodes",
 )
 EGRESS_CLOSED = none_of(
     "egress_closed", "connections", "jobs download from the addresses that the contract lists in `egress`",
     when=ordered("egress"),
-    failing="jobs cannot reach addresses of the contract's egress{on}: {value}",
+    failing="jobs{on} cannot reach addresses that the contract lists: {value}",
 )
 MODEL_DIFFERENCES = none_of(
     "model_differences", "files", "ranks start from the weights on their own node: the contract lists them in `model_files`",
     when=ordered("model_files"),
-    failing="model files are missing, or differ from other nodes{on}: {value}",
+    failing="model files{on} are missing, or differ from those of other nodes: {value}",
 )
 RAY_CLIENT = none_of(
     "ray_client", "clients", "programs join by ray://, at `ray_client_port` of the contract",
-    when=ordered("ray_client_port"), failing="programs cannot join the cluster by ray://: {value}",
+    when=ordered("ray_client_port"), failing="programs cannot join the cluster through the Ray client: {value}",
 )
 RDMA_CLOSED = none_of(
-    "rdma_closed", "devices", "NCCL opens the device of each rail; if it cannot, it falls back to TCP",
+    "rdma_closed", "devices", "NCCL needs the device of each rail; without any device it falls back to TCP",
     when=RDMA_AGREED & OWN_HOSTS, depends=("rails",),
     failing="jobs cannot open RDMA devices{on}: {value}",
 )
@@ -338,21 +338,21 @@ GEMM_WRONG = wrong_data(
 )
 GEMM_HASH_DIFFERS = none_of(
     "gemm_hash_differs", "GPUs",
-    "GPUs of one model and build give the same bits, so another result is wrong", when=HAS_PEERS,
-    failing="GPUs compute different bits than the others{on}: {value}",
+    "GPUs of one model with the same software give the same bits: a different result is wrong", when=HAS_PEERS,
+    failing="GPUs{on} give different bits for the same matrix product: {value}",
 )
 SLOW_GPUS = none_of(
     "slow_gpus", "GPUs",
-    "all ranks wait for a GPU that is 5 % slower than others of its model (10 % with fewer than "
-    "five), and slower than their spread explains", when=HAS_PEERS,
-    failing="GPUs are slower than the others{on}: {value}",
+    "all ranks wait for a slow GPU; slow means 5 % below others of its model, 10 % with fewer than "
+    "five GPUs, and outside their spread; for emulated GPUs it means 50 %", when=HAS_PEERS,
+    failing="GPUs{on} are slower than others of their model: {value}",
 )
 SLOW_PCIE = no_gpu(
     "slow_pcie", "a link one PCIe generation lower has half the speed to the host",
     "GPUs have a slow PCIe link{on}: {value}",
 )
 SLOWING_GPUS = none_of(
-    "slowing_gpus", "GPUs", "a GPU that loses 5 % under load is not cooled or powered",
+    "slowing_gpus", "GPUs", "a GPU that loses 5 % of its speed under load probably lacks cooling or power; for emulated GPUs the limit is 50 %",
     failing="GPUs slow down under load{on}: {value}",
 )
 # Rates that a contract may agree on.  Without a limit they are only noted.
@@ -380,16 +380,16 @@ WRONG_ENDPOINTS = none_of(
     "wrong_entrances", "endpoints",
     "with token authentication each endpoint requires the token; without it none does",
     depends=("authentication",),
-    failing="Ray's endpoints do not use the expected authentication: {value}",
+    failing="Ray's endpoints ({subject}) do not use the expected authentication: {value}",
 )
 STRANGER_JOBS = none_of(
-    "stranger_jobs", "jobs", "with token authentication, Ray runs no job without a token",
+    "stranger_jobs", "jobs", "with token authentication, Ray must refuse a job without a token",
     when=When(lambda here: here.terms.authentication == "token", frozenset({"authentication"})),
-    failing="Ray runs jobs without a token: {value}",
+    failing="Ray accepts jobs without a token: {value}",
 )
 # UNPROVEN and never failed: no node sees a firewall that may keep strangers out.
 PUBLIC_ENDPOINTS = default_check(
-    "public_entrances", "endpoints", "anyone who reaches it without a token can run code", high=0,
+    "public_entrances", "endpoints", "anyone who reaches an endpoint that requires no token can run code", high=0,
     doubted=True, when=OWN_HOSTS, depends=("authentication",),
     no_control="a node gets no globally routable address for a test",
 )
@@ -484,7 +484,7 @@ PROBES = (
         checks=STORAGE,
         controls=(LOST_FILES, CARELESS_NODE, NO_FOLDER, SLOW_NODE, LARGER_SAVES),
         disturbs=(
-            "writes and reads files in the shared folder from all nodes at once, and removes them",
+            "writes, reads and removes files on all nodes at once, in the shared folder or else in the temporary folder",
         ),
     ),
     Probe(

@@ -52,7 +52,7 @@ def find_mode(asked: Sequence[Asked], agreed: str | None) -> tuple[str, str]:
     The contract comes first, then the driver's own RAY_AUTH_MODE, then what the GCS does.
     """
     if agreed == TOKEN:
-        return TOKEN, "the contract agrees on it"
+        return TOKEN, "the contract requires it"
     # The GCS shows the mode, unless it asks for a certificate.
     closed = {one.endpoint.kind for one in asked if one.answers.without == of_ray.NEEDS_TLS}
     kind = of_ray.DASHBOARD if GCS in closed else GCS
@@ -183,7 +183,7 @@ def judge_public(
         if addresses is None:
             unknown.append(f"the addresses of {name} were not read")
         elif not listens and of_ray.public_addresses(["::"], addresses):
-            unknown.append(f"where {one.endpoint.text} listens could not be read")
+            unknown.append(f"the listening address of {one.endpoint.text} could not be read")
         elif reached := of_ray.public_addresses(listens, addresses):
             public.append((one.endpoint, reached))
     nodes = list(dict.fromkeys(endpoint.node for endpoint, _ in public))
@@ -191,7 +191,7 @@ def judge_public(
     note = join_names(dict.fromkeys(unknown), 3)
     value = None if unknown and not public else len(public)
     if measure.would_fail(check.PUBLIC_ENDPOINTS, value):
-        value, note = None, f"open at public addresses: {join_names(texts, 3)}"
+        value, note = None, f"public unless a firewall closes the port: {join_names(texts, 3)}"
         endpoint, reached = public[0]
         names = {"address": reached[0], "port": find_port(endpoint.address)}
         text = f"Ray requires no token at public addresses: {join_names(texts, 6)}"

@@ -157,7 +157,7 @@ def _describe_ecc_mode(board: Board, _: int, __: Fleet) -> str | None:
         return ""
     if "ecc_default" not in board:
         return None
-    return "ECC is off, which is not its default" if board["ecc_default"] else ""
+    return "ECC is off, but its default is on" if board["ecc_default"] else ""
 
 
 @HealthCheck(check.SLOWED_GPUS, "HOST-GPU-SLOWED", "no slowdown", ("slowdown_reasons",))
@@ -174,7 +174,7 @@ def _describe_pcie(board: Board, _: int, __: Fleet) -> str:
 
 # A board in a PCIe slot without a bridge has no links.
 @HealthCheck(
-    *(check.NVLINKS_DOWN, "HOST-NVLINK", "all links, as on the other GPUs of the model"),
+    *(check.NVLINKS_DOWN, "HOST-NVLINK", "all links, or as many as on other GPUs of the model"),
     needs=("nvlinks",),
     may_lack=lambda board, gpus: not connects_all_links(board, gpus),
 )
@@ -431,7 +431,8 @@ def _judge_power(node: str, boards: Sequence[Board], measure: Recorder) -> None:
     shares = [(board, _power_share(board)) for board in boards]
     low = judge_worst(measure, check.POWER_LIMIT, node, shares, min, note)
     sick = [(board, f"power limit is {percent(share)} of the default") for board, share in low]
-    explain_boards(measure, "HOST-POWER-LIMIT", node, sick, "the default power limit")
+    expected = f"{measure.contract.limit('HOSTS', check.POWER_LIMIT)} of the default"
+    explain_boards(measure, "HOST-POWER-LIMIT", node, sick, expected)
 
 
 def _power_share(board: Board) -> float | None:
@@ -445,7 +446,7 @@ def _judge_queries(node: str, boards: Sequence[Board], measure: Recorder) -> Non
     note = "NVML does not answer"
     measure(check.HEALTH_ERRORS, len(failed) if boards else None, on=node, note=note)
     sick = [
-        (board, f"NVML does not answer for {query}: error {error['code']}, {error['text']}")
+        (board, f"NVML does not answer the query {query}: error {error['code']}, {error['text']}")
         for board in failed
         for query, error in list(board["failed"].items())[:1]
         if query != "GPU"  # a board that does not answer at all is a finding of its own

@@ -22,7 +22,7 @@ from probes.findings import finding, join_names, name_gpu
 from probes.hosts import criterion as check
 from probes.hosts import gpu_health
 from probes.hosts.gpu_health import AllFacts, Facts, NodeGpus, nodes_with_fewer_gpus
-from reports.measurement import Limit, Verdict
+from reports.measurement import Limit, Measurement, Verdict
 from reports.record import Finding
 
 CODES = {
@@ -140,7 +140,7 @@ def _read_settings(fact: Facts) -> Iterator[tuple[str, str]]:
     for board in boards:
         model = board.get("name") or "GPUs"
         if "persistence" in board:
-            yield f"persistence mode of {model}", "on" if board["persistence"] else "off"
+            yield f"persistence mode of {model}", "enabled" if board["persistence"] else "disabled"
         if "clock_mhz" in board:
             yield f"application clock of {model}", f"{board['clock_mhz']} MHz"
     for what, parts in (("GPUs", boards), ("RDMA devices", fact.get("nics", ()))):
@@ -244,8 +244,8 @@ def describe_failure(fact: Facts, name: str, value: Any, limit: Limit) -> str:
     if name == check.ORDERED_VERSIONS:
         has = ", ".join(f"{part} {version}" for part, version in fact["software"].items())
         return f"{fact['name']} has {has}; {limit.because}"
-    unit = f" {limit.unit}" if limit.unit else ""
-    return f"{fact['name']}: {name.replace('_', ' ')} is {value}{unit}, ordered {limit}"
+    seen = {"name": str(name), "value": value, "unit": limit.unit, "subject": fact["name"]}
+    return Measurement(**seen, limit=limit).sentence()
 
 
 def judge_hosts(
@@ -322,7 +322,7 @@ def _find_silent(
     silent = {node["id"]: node["name"] for node in nodes if node["id"] not in answered}
     for id, name in silent.items():
         why = cluster.errors.get(id, "no answer in time")
-        text = f"{name}: no worker answers there: {why}"
+        text = f"No worker answers on {name}: {why}"
         measure.explain(finding("HOST-NO-ANSWER", text, [name]))
     return list(silent.values())
 
@@ -352,7 +352,7 @@ def judge_machines(facts: AllFacts, measure: Recorder) -> None:
     known = bool(boots) and all(boots)
     limit = exactly(len(facts), "machines", "each node must be a separate machine")
     silent = join_names(fact["name"] for fact in facts if not fact["boot_id"])
-    note = f"no boot_id of {silent or 'any node'} (/proc/sys/kernel/random/boot_id)"
+    note = f"/proc/sys/kernel/random/boot_id was not read on {silent or 'any node'}"
     measure(check.MACHINES, len(set(boots)) if known else None, limit=limit, note=note)
     measure.explain(find_shared_machines(facts))
 

@@ -82,7 +82,8 @@ def read_shared_memory(system: Facts, ranks: int) -> Reading:
 def read_threads(system: Facts, ranks: int) -> Reading:
     """Read how many more threads each rank of the node may start."""
     bound, room = min(system["threads"].items(), key=lambda item: item[1])
-    text = f"a worker's user may start {room} more threads for {ranks} ranks (limit: {bound})"
+    threads, of = quantity(room, "more threads"), quantity(ranks, "ranks")
+    text = f"a worker's user may start {threads} for {of} (limit: {bound})"
     return Reading(room / ranks, text=text)
 
 
@@ -122,7 +123,7 @@ def read_strays(system: Facts, ranks: int) -> Reading:
     if len(others) < len(found["others"]) and not others:
         return Reading(None, "the command line of a raylet does not show its session")
     if not others and found["hidden"]:
-        return Reading(None, "processes of other users are hidden (/proc has option hidepid)")
+        return Reading(None, "the option hidepid of /proc hides the processes of other users")
     if not others and not found["own"]:
         return Reading(None, "the node's own raylet is not among the processes that a worker sees")
     names = (f"process {one['pid']} ({one['session']})" for one in others)
@@ -184,9 +185,7 @@ def try_reader(read: Callable[[Facts, int], Reading], system: Facts, ranks: int)
         return read(system, ranks)
     except (KeyError, TypeError, ValueError):
         reasons = [part["unreadable"] for part in system.values() if "unreadable" in part]
-        return Reading(
-            None, f"this could not be read: {'; '.join(reasons) or 'the node did not report it'}"
-        )
+        return Reading(None, f"could not be read: {'; '.join(reasons) or 'no reason is known'}")
 
 
 Worst = Callable[..., Any]
@@ -267,7 +266,7 @@ def judge_clocks(
     if not fails and silent:
         note = f"no answer from {join_names(silent)}"
     elif not fails and measure.would_fail(check.CLOCK_OFFSET, most):
-        note = f"clocks answer too slowly to decide: {quantity(value, 's', spread=most - value)}"
+        note = f"nodes answer too slowly for a verdict: {quantity(value, 's', spread=most - value)}"
     measure(check.CLOCK_OFFSET, None if note else value, spread=most - value, note=note)
     if fails:
         measure.explain(find_odd_clocks(offsets, measure))
@@ -359,7 +358,7 @@ def control_strained_process(
     """Check that low limits, missing room and a foreign raylet on the last node are detected."""
     victim = facts[-1]
     fault = (
-        f"a process on {victim['name']} has half of each agreed limit, uses the folder {NO_ROOM}, "
+        f"a process on {victim['name']} has half of each limit, uses the folder {NO_ROOM}, "
         "and is named as a raylet of another cluster"
     )
     planted = halve_limits(ranks.get(victim["node"], 1), measure)

@@ -42,12 +42,8 @@ def judge_choice(facts: AllFacts, measure: Recorder) -> None:
     for name, choice in choices.items():
         problem = _find_problem(choice[1], used) if choice else None
         count = None if problem is None else int(bool(problem))
-        measure(
-            check.NCCL_INTERFACE,
-            count,
-            on=name,
-            note="the node reported no interface with an address",
-        )
+        note = "the node reported no interface with an address"
+        measure(check.NCCL_INTERFACE, count, on=name, note=note)
         if choice and problem:
             statement = (
                 f"NCCL starts over {choice[0]} ({choice[1]}) on {name}: {problem}. Expected: an "
@@ -245,16 +241,16 @@ def find_address_problem(fact: Facts) -> tuple[str | None, str]:
     if interfaces is None:
         return None, UNREAD
     if address is None:
-        given = names.get("ray_address") or "missing"
-        return None, f"address that Ray reports: {given}. Expected: an IP address"
+        given = names.get("ray_address") or "the address is missing"
+        return None, f"Ray reports no IP address for the node: {given}"
     if address.is_loopback:
         return f"{address} is the loopback: a node that connects to it reaches itself", ""
     holders = [
         name for name, one in interfaces.items() if address in map(_parse_address, one["addresses"])
     ]
     if not holders:
-        has = [f"{name} {text}" for name, text in _own_addresses(names)]
-        return f"{address} is on no interface of the node, which has {join_names(has)}", ""
+        has = [f"{name} {text}" for name, text in _own_addresses(names)] or ["no address"]
+        return f"{address} is on no interface of the node. The node has {join_names(has)}", ""
     states = [interfaces[name]["up"] for name in holders]
     if any(states):
         return "", ""
@@ -351,7 +347,7 @@ def judge_lookups(
 def _why_unknown(one: NameLookup, nodes: Mapping[str, str]) -> str:
     source, target = (nodes.get(id, id) for id in (one.source, one.target))
     if one.answer is None:
-        return f"{source} does not answer for {one.name}"
+        return f"no answer from {source} about the host name {one.name}"
     return f"the addresses of {source} or {target} were not read"
 
 

@@ -26,6 +26,7 @@ from probes.findings import finding, join_names
 from probes.hosts import criterion as check
 from probes.hosts.gpu_health import Facts
 from probes.hosts.limits import ask_node
+from reports.numbers import quantity
 from reports.sanitize import last_line
 
 Answers = Mapping[str, Mapping[str, Any]]  # node's name -> target or path -> what was found
@@ -137,8 +138,8 @@ def describe_image(image: Facts, usual: Facts, lists: Mapping[str, list[str]]) -
             parts.append(f"different Python packages ({image['packages']} installed)")
         else:
             for verb, more in (
-                ("Python has", {*here} - {*there}),
-                ("Python lacks", {*there} - {*here}),
+                ("additional Python packages:", {*here} - {*there}),
+                ("missing Python packages:", {*there} - {*here}),
             ):
                 if more:
                     shown = join_names(sorted(more), SHOWN_PACKAGES)
@@ -159,7 +160,7 @@ def read_other_image() -> dict[str, Any]:
 def check_models(cluster: Cluster, paths: Sequence[str], measure: Recorder) -> None:
     """Read the contract's models on all nodes at once and compare them; plant a changed byte."""
     answers, silent, victim = _ask_all(cluster, node_facts.read_model_files, paths)
-    measure.covered("models: size, and 1 MiB of each 256 MiB of every file")
+    measure.covered("model files: their size, and 1 MiB of each 256 MiB, were read")
     judge_models(paths, answers, silent, measure)
     if not victim or len(cluster.nodes) < 2:
         return
@@ -271,9 +272,10 @@ def judge_rdma_devices(facts: Sequence[Facts], rails: int | None, measure: Recor
         opened = len(access) - len(closed)
         lacking[name] = max(0, (rails or 1) - opened) if access else None
         if lacking[name]:
-            faults[name] = f"{opened} RDMA devices can be opened; {join_names(closed, SHOWN)}"
+            can = f"{quantity(opened, 'RDMA devices')} can be opened"
+            faults[name] = "; ".join(filter(None, [can, join_names(closed, SHOWN)]))
     record_each(measure, check.RDMA_CLOSED, lacking, notes="the node lists no RDMA device")
-    expected = f"{rails} devices, one a rail" if rails else "at least one"
+    expected = f"{quantity(rails, 'devices')}, one for each rail" if rails else "at least one"
     explain_alike(measure, "HOST-RDMA-CLOSED", faults, f"{{nodes}}: {{text}}. Expected: {expected}")
 
 

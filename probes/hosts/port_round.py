@@ -217,11 +217,11 @@ class PortRound(ActorSet):
         """Describe which nodes connected to which."""
         count = len(self.nodes)
         if count == 1:
-            return "one node: it connected to its own ports"
+            return "one node: it tried its own ports"
         if count <= MOST_ALL_PAIRS:
-            return f"each of {count} nodes connected to all others"
+            return f"each of {count} nodes tried the ports of all others"
         tried = len(choose_peers(0, count))
         return (
-            f"each of {count} nodes connected to {tried} others, at distances of 1, 2, 4 and so "
-            "on in the order of addresses; the other pairs were not tried"
+            f"each of {count} nodes tried the ports of {tried} others, at distances of 1, 2, 4 and "
+            "so on in the order of addresses; the other pairs were not tried"
         )

@@ -17,7 +17,7 @@ from probes.hosts import criterion as check
 from probes.hosts.names import Link, blame_nodes
 from probes.hosts.storage_round import CREATED, OTHER_FOLDER, StorageRound
 from probes.hosts.storage_work import CHUNK, RANDOM, READ, WRITE, Place, Size, do_all_work, do_work
-from reports.numbers import number, percent, quantity
+from reports.numbers import percent, quantity
 
 Answers = Mapping[Link, Mapping[str, Any] | None]
 Parts = Mapping[str, Mapping[str, Any]]  # node id -> what it answered
@@ -59,16 +59,16 @@ def explain_unseen(
     blame, names, folder = blame_nodes(tried, list(failed)), storage.names, storage.where
     for node in dict.fromkeys([*blame.unreaching, *blame.unreached]):
         if node not in blame.unreaching:
-            text = f"Other nodes do not see the files of {names[node]} in {folder}"
+            text = f"Other nodes cannot read the files of {names[node]} in {folder}"
         elif node in blame.unreached:
-            text = f"{names[node]} and the other nodes do not see each other's files in {folder}"
+            text = f"{names[node]} and the other nodes cannot read each other's files in {folder}"
         else:
             problem = next(text for link, text in failed.items() if link[0] == node)
-            text = f"{names[node]}: {problem} files of the other nodes in {folder}"
+            text = f"{names[node]} cannot read files of the other nodes in {folder}: {problem}"
         storage.explain(measure, "HOST-SHARED", text, [node])
     for reader, writer in blame.pairs:
         problem, peer = failed[reader, writer], names[writer]
-        text = f"{names[reader]}: {problem} the file of {peer} in {folder}"
+        text = f"{names[reader]} cannot read the file of {peer} in {folder}: {problem}"
         storage.explain(measure, "HOST-SHARED", text, [reader, writer], peer=peer)
     return sorted({*blame.unreached, *blame.unreaching}.union(*blame.pairs))
 
@@ -107,10 +107,10 @@ def judge_created(storage: StorageRound, answers: Parts, among: Ids, measure: Re
         times = Counter(id for ids in wrong for id in ids)
         always = [id for id in times if times[id] == len(wrong)]
         ids = always if len(always) == 1 else list(times)
-        who = f": {storage.name_all(ids)}" if ids else ""
+        who = f". Nodes concerned: {storage.name_all(ids)}" if ids else ""
         text = (
-            f"{len(wrong)} of {CREATED} files in {storage.where} were created by several nodes "
-            f"or by none, though O_EXCL allows one{who}"
+            f"Several nodes, or none, created {len(wrong)} of {CREATED} files in {storage.where}. "
+            f"Expected: exactly one node, by O_EXCL{who}"
         )
         storage.explain(measure, "HOST-STORAGE-EXCL", text, ids)
 
@@ -132,7 +132,7 @@ def judge_replaced(storage: StorageRound, answers: Parts, among: Ids, measure: R
         reads = sum(part["reads"] for part in readers.values())
         text = (
             f"While a file in {storage.where} was replaced by rename, {total} of {reads} reads "
-            f"found no file or a part of one: {storage.name_all(gaps)}"
+            f"found no complete file. Nodes concerned: {storage.name_all(gaps)}"
         )
         storage.explain(measure, "HOST-STORAGE-RENAME", text, gaps)
 
@@ -171,10 +171,7 @@ def judge_traces(storage: StorageRound, answers: Parts, measure: Recorder) -> No
         note = "" if known else join_names(errors, 3) or "the nodes did not finish this test"
         judge_if_agreed(measure, name, value, unit, on=folder, note=note)
         if value and measure.would_fail(name, value):
-            text = (
-                f"{len(done)} nodes made {wanted} {unit} in one file in {folder} at once: "
-                f"{value} are lost"
-            )
+            text = f"{len(done)} nodes made {wanted} {unit} in one file in {folder}. Lost: {value}"
             storage.explain(measure, code, text)
 
 
@@ -236,8 +233,8 @@ def judge_shares(
         if share is not None and measure.would_fail(MEASURES[kind], share):
             own, usual = timings[id], median_timing(timings, id)
             text = (
-                f"{name} {DOING[kind]} in {storage.where} at {percent(share)} of the others' speed "
-                f"({describe_rate(kind, own)}, the others {describe_rate(kind, usual)})"
+                f"{name} {DOING[kind]} in {storage.where} at {percent(share)} of the other nodes' "
+                f"speed ({describe_rate(kind, own)}, the others {describe_rate(kind, usual)})"
             )
             storage.explain(measure, "HOST-STORAGE-SLOW", text, [id])
 
@@ -376,7 +373,7 @@ def judge_room(
     if not sized:
         if save_gb:
             note = (
-                "the file system reports no size" if rooms else "no node could read its free space"
+                "the file system reports no size" if rooms else "no node could read the free space"
             )
             measure(check.CHECKPOINT_ROOM, None, on=folder, note=note)
         return None
@@ -390,9 +387,10 @@ def judge_room(
         saves = min(saves, free["free_files"] / (ranks + 1))  # a file of each rank, and an index
     measure(check.CHECKPOINT_ROOM, saves, on=folder)
     if measure.would_fail(check.CHECKPOINT_ROOM, saves):
+        files = "" if free["free_files"] is None else f" and {free['free_files']} inodes"
         text = (
-            f"{folder} has room for {number(saves)} saves of {quantity(save_gb, 'GB')}: "
-            f"{quantity(free['free_gib'], 'GiB')} are free, as {node} reports"
+            f"{folder} has room for {quantity(saves, 'saves')} of {quantity(save_gb, 'GB')}: "
+            f"{quantity(free['free_gib'], 'GiB')}{files} are free, as {node} reports"
         )
         storage.explain(measure, "HOST-STORAGE-FULL", text, [least])
     return saves
@@ -410,8 +408,9 @@ def control_sharing(storage: StorageRound, sharing: Ids, measure: Recorder) -> N
     The rules are those of files that several nodes use.
     """
     if len(sharing) < 2:
-        careless = "a node creates without O_EXCL and writes in place"
-        measure.control(check.LOST_FILES, "a node reads elsewhere", None, saw=UNSHARED)
+        careless = "a node creates files without O_EXCL, and writes a file in place"
+        lost = "a node looks for the other nodes' files in an empty folder"
+        measure.control(check.LOST_FILES, lost, None, saw=UNSHARED)
         measure.control(check.CARELESS_NODE, careless, None, saw=UNSHARED)
         return
     victim, trial = sharing[-1], measure.trial()
@@ -420,7 +419,7 @@ def control_sharing(storage: StorageRound, sharing: Ids, measure: Recorder) -> N
     judge_exchange(storage, storage.exchange(sharing, SHORT_S, elsewhere), trial)
     fault = f"{name} looks for the other nodes' files in an empty folder"
     measure.control(check.LOST_FILES, fault, trial)
-    fault = f"{name} creates without O_EXCL, and writes a file in place"
+    fault = f"{name} creates files without O_EXCL, and writes a file in place"
     judge = partial(judge_races, storage, storage.race(sharing, victim), sharing)
     without = {trace for trace, *_ in TRACES if not is_agreed(measure, trace)}
     plant(measure, check.CARELESS_NODE, fault, judge, without=without)

@@ -24,6 +24,7 @@ from probes.hosts import storage_work
 from probes.hosts.names import Link
 from probes.hosts.port_round import map_peers
 from probes.hosts.storage_work import READ, WRITE, Place, Size, Work
+from reports.numbers import quantity
 
 MOUNTS = "/proc/self/mountinfo"
 OTHER_FOLDER = "/proc"  # a file system that is never shared, and takes no file
@@ -54,7 +55,7 @@ def find_mount(text: str, folder: str) -> dict[str, str]:
         point = Path(fields[4].replace(r"\040", " "))
         deep = len(point.parts)  # of two at one point, the later mount is seen
         if deep >= longest and (point == real or point in real.parents):
-            system = f"{kind[0]} {kind[1]} (its {fields[3]}) at {point}"
+            system = f"{kind[0]} {kind[1]} (root {fields[3]}) at {point}"
             found, longest = {"system": system, "mount": f"{fields[0]} {fields[2]}"}, deep
     return found
 
@@ -98,7 +99,7 @@ def describe_loss(before: Mount, now: Mount) -> str:
     """Describe what happened to the folder's mount on a node; "" for nothing."""
     if now["system"] != before["system"]:
         is_now = now["system"] or "nothing"
-        return f"mounted at the start was {before['system']}, and now {is_now}"
+        return f"the mount at the start was {before['system']}; now it is {is_now}"
     if now["error"] and not before["error"]:
         return f"no file can be written there any more: {now['error']}"
     return ""
@@ -434,7 +435,7 @@ class StorageRound:
         count = len(self.places)
         if not self.parent:
             none = "the contract names no shared folder"
-            return f"{none}: each of {count} nodes used its temporary folder"
+            return f"{none}: {quantity(count, 'nodes')} used the temporary folder instead"
         text = f"{len(sharing)} of {count} nodes used {self.parent} at once"
         if len(sharing) > FEW:
             text += f"; {len(spread_nodes(sharing, FEW))} replaced, extended and locked one file"

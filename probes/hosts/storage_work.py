@@ -23,7 +23,7 @@ FOLDER_SECONDS = 1200
 POLL_S, MAX_POLL_S = 0.01, 0.5  # s between two looks at a folder: often at first, then rarely
 LINE_BYTES = 64  # of one line of a file
 LINES = 64  # of a file that others read: 4 KiB, a block
-NEVER_SEEN, OTHER_CONTENT = "it does not see", "it reads different content in"
+NEVER_SEEN, OTHER_CONTENT = "not visible there", "different content"
 MEET_S = 3.0  # s that a node waits for the others; then it goes on alone
 
 
@@ -155,7 +155,7 @@ SEEN_S, STOP_S = 40.0, 40.0  # s to see a shard, and after which it is cut short
 BLOCK = 2**14  # bytes of one random read: 4,096 tokens of 4 bytes
 LOADERS = 8  # threads that read at random, as the loaders of data of one node
 SMALL_BYTES = 1024  # of a small file
-OTHER_DATA = "it reads data that differs from what was written"
+OTHER_DATA = "the data read differs from the data written"
 WRITE, READ, RANDOM, SMALL = "write", "read", "random", "small"
 
 

@@ -159,7 +159,7 @@ def test_jobs_get_the_limits_they_need(cluster, terms, measure):
     measure.keep("system.json", systems, caption="limits, memory and free disk space of each node")
     measure.covered(f"{len(facts)} of {len(cluster.nodes)} nodes answered")
     if cluster.kind == "local":
-        measure.covered("limits of the host are not judged: embedded raylets inherit a shell's")
+        measure.covered("host limits are not judged: an embedded cluster has the shell's limits")
     silent = silent_names(cluster.nodes, {fact["node"] for fact in facts})
     limits.judge_system(facts, ranks, measures, measure, silent)
     limits.note_settings(facts, measures, measure)
@@ -276,7 +276,7 @@ def test_no_gpu_slows_down_under_load(cluster, tier, measure):
         measure.covered(fleet.coverage())
         parts = compute_controls.run_long(fleet, tier)
         kept = describe_parts(fleet, parts)
-        measure.keep("long_work.json", kept, caption="speed of each accelerator, from begin to end")
+        measure.keep("long_work.json", kept, caption="speed of each accelerator, from start to end")
         sums = fleet.check_sums(fleet.working)
         compute_judge.judge_errors(fleet, sums, parts, measure)
         compute_controls.judge_drift(fleet, parts, measure)
@@ -359,7 +359,7 @@ def describe_coverage(asked, mode, reason, client_port):
         return f"{tried}; a token is required ({reason})"
     if mode == endpoints.OFF:
         return (
-            f"{tried}; {reason}, so anyone who reaches an endpoint runs code. Firewalls and "
+            f"{tried}; {reason}, so anyone who reaches an endpoint can run code. Firewalls and "
             "addresses behind NAT were not tested: no node sees them"
         )
     return f"{tried}; it is not known whether a token is required"
@@ -409,5 +409,5 @@ def listen(cluster, measure):
     answers = {names[id]: answer for id, answer in heard.items() if id in names}
     if answers:
         least = min(answer["seconds"] for answer in answers.values())
-        measure.covered(f"Xids were listened to for {least:.0f} s")
+        measure.covered(f"seatrial listened for Xids for {least:.0f} s")
     at_end.judge_xids(answers, silent, at_end.read_starts(measure), measure)

@@ -77,7 +77,7 @@ SICK = {
     "fabric_state=2": ("HOST-NVSWITCH", "registration with the NVLink fabric is in progress"),
     "fabric_health=1": ("HOST-NVSWITCH", "NVLink fabric: bandwidth is degraded"),
     "compute_mode=2": ("HOST-COMPUTE-MODE", "compute mode is Prohibited"),
-    "ecc_errors=failed": ("HOST-NVML-ERROR", "NVML does not answer for uncorrected_errors"),
+    "ecc_errors=failed": ("HOST-NVML-ERROR", "NVML does not answer the query uncorrected_errors"),
 }
 # What sound GPUs report as well.
 SOUND = (
@@ -158,7 +158,8 @@ SEVERAL = [
     Case("stray-raylet 2", {"HOST-STRAY-RAYLET"}, ["node2"],
          ["node2: raylets of another cluster run: process "], {"stray_raylets"}),
     Case("version 1 pandas 0.1", {"HOST-IMAGE"}, ["node1"],
-         ["node1: Python has pandas 0.1; Python lacks pandas "], {"image_differences"}),
+         ["node1: additional Python packages: pandas 0.1; missing Python packages: pandas "],
+         {"image_differences"}),
     Case("model 2 torn", {"HOST-MODEL-FILES"}, ["node2"],
          [f"{MODEL} on node2: weights-2 has 1500000 bytes instead of 3000000"],
          {"model_differences"}, terms=NEEDS),
@@ -174,7 +175,7 @@ SYSTEM = [
          [f"{SERVER} from node1, node2: timed out"], {"egress_closed"},
          planted=["model 1 sound", "block-port 0 8265"], terms=NEEDS),
     Case("limit 0 pids 200", {"HOST-PROCESSES"}, ["node0"],
-         ["more threads for 1 ranks (limit: pids.max of /sys/fs/cgroup)"], {"processes"}),
+         ["more threads for 1 rank (limit: pids.max of /sys/fs/cgroup)"], {"processes"}),
     Case("limit 2 memlock 64", {"HOST-LOCKED-MEMORY"}, ["node2"],
          ["node2: a worker may lock 64 KiB of memory"], {"locked_memory"}, terms=RDMA),
     Case("limit 1 stack 1024", {"HOST-STACK"}, ["node1"],
@@ -198,7 +199,7 @@ NAMES = [
     Case("unknown-name 2", {"HOST-NAMES"}, ["node2"],
          ["The host name node2 does not resolve to node2 on other nodes"], terms=NAMES_COUNT),
     Case("lost-address 1", {"HOST-ADDRESS"}, ["node1"],
-         ["node1: Ray's address 10.78.0.2 is on no interface of the node, which has"]),
+         ["node1: Ray's address 10.78.0.2 is on no interface of the node. The node has"]),
     Case("link-local-ib 2", {"HOST-NCCL-INTERFACE"}, ["node2"],
          ["NCCL starts over ib9 (169.254.9.1) on node2: its address is link-local"]),
     Case("unknown-name 2", near=("HOSTS.closed_ports",), also=()),
@@ -231,7 +232,7 @@ def keeps_shared_folder_clean(lab: Lab, record: RunRecord, trial: Trial) -> None
 
 PRIVATE = Case(
     "shared 2 private", {"HOST-SHARED"}, ["node2"],
-    ["node2 and the other nodes do not see each other's files in /shared"], {"unseen_files"},
+    ["node2 and the other nodes cannot read each other's files in /shared"], {"unseen_files"},
 )  # fmt: skip
 STORAGE = [
     Case("shared 2 slow", {"HOST-STORAGE-SLOW"}, ["node2"],

@@ -39,7 +39,7 @@ def test_a_folder_that_is_some_seconds_late_is_no_place_for_lock_files(lab: Lab)
     ((code, suspects, statement),) = said_of(record)
     assert code == "HOST-STORAGE-EXCL"
     assert "node2" in suspects  # and the node that creates them on the other side
-    assert "were created by several nodes or by none, though O_EXCL allows one: " in statement
+    assert "Expected: exactly one node, by O_EXCL. Nodes concerned: " in statement
 
 
 def test_what_is_agreed_of_a_late_folder_is_judged(lab: Lab) -> None:
@@ -65,10 +65,10 @@ def test_a_folder_that_is_slower_than_agreed_for_all_is_reported(lab: Lab) -> No
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("unmounted", "/shared on node1: mounted at the start was "),
+        ("unmounted", "/shared on node1: the mount at the start was "),
         pytest.param("readonly", "/shared on node1: no file can be written there any more: "
                      "Read-only file system"),
-        pytest.param("private", "(its /run/seatrial-lab/storage/node1/own-shared)"),
+        pytest.param("private", "(root /run/seatrial-lab/storage/node1/own-shared)"),
     ],
     ids=["unmounted", "readonly", "private"],
 )  # fmt: skip

@@ -61,11 +61,11 @@ def test_wrong_and_slow_accelerators_are_each_named(lab: Lab) -> None:
     found = {(one.code, tuple(one.suspects)): one.statement for one in findings(record)}
     assert found.keys() == {("HOST-WRONG-SUM", ("node1",)), ("HOST-GPU-SLOW", ("node2",))}
     wrong = [one.statement for one in findings(record) if one.code == "HOST-WRONG-SUM"]
-    assert wrong[0].endswith("on node1: 1 elements of a GEMM with a known result are wrong")
+    assert wrong[0].endswith("on node1: wrong elements in a GEMM with a known result: 1")
     assert "on node1: a GEMM gives hash " in wrong[1]
     slow = found["HOST-GPU-SLOW", ("node2",)]
     assert "on node2: GEMM " in slow
-    assert " of its model; alone " in slow
+    assert " when it runs alone" in slow
     assert trial.process.returncode == 1
     nothing_left(lab)
 

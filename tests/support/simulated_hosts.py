@@ -170,7 +170,7 @@ def healthy_system() -> dict[str, Any]:
 
 def healthy_mount(**changes: str) -> dict[str, Any]:
     """Return what `read_mount` reads of a folder of NFS."""
-    system = "nfs4 filer:/export (its /) at /shared"
+    system = "nfs4 filer:/export (root /) at /shared"
     return {"system": system, "mount": "310 0:48", "error": "", **changes}
 
 
@@ -257,7 +257,7 @@ class StandInHosts:
         if function is read_boot_id:
             return {node["id"]: "another boot" for node in nodes}
         if function is read_mount:
-            proc = {"system": "proc proc (its /) at /proc", "mount": "21 0:21", "error": "no"}
+            proc = {"system": "proc proc (root /) at /proc", "mount": "21 0:21", "error": "no"}
             return {
                 id: proc if each[id] == OTHER_FOLDER else self.mounts_now[id]
                 for id in each

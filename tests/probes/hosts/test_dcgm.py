@@ -132,7 +132,7 @@ def test_sound_nodes_pass_and_the_control_is_caught() -> None:
     assert (control.name, control.caught, control.proves) == (
         "missing GPU", True, ["diag_failures"],
     )  # fmt: skip
-    assert result.coverage == "dcgmi diag -r 2 ran on 3 of 3 nodes"
+    assert result.coverage == "dcgmi diag -r 2 was called on 3 of 3 nodes"
 
 
 @pytest.mark.parametrize(("tier", "level"), [("quick", 1), ("standard", 2), ("soak", 3)])

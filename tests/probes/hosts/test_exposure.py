@@ -56,7 +56,7 @@ def test_a_trusted_network_needs_no_token() -> None:
     assert not_passed(result) == {}
     assert findings(result) == []
     assert notes(result)["job_of_a_stranger"] == "ran"
-    assert "anyone who reaches an endpoint runs code" in result.coverage
+    assert "anyone who reaches an endpoint can run code" in result.coverage
     assert "the GCS requires no token" in result.coverage
     assert "stranger_jobs" not in {one.name for one in result.measurements}
     assert control_of(result) == (True, 1)
@@ -71,7 +71,7 @@ def test_a_cluster_with_a_token_passes(agreed: str | None) -> None:
     assert verdicts(result)["stranger_jobs dashboard"] is Verdict.PASS
     assert findings(result) == []
     assert "a token is required" in result.coverage
-    assert "runs code" not in result.coverage
+    assert "run code" not in result.coverage
     assert control_of(result) == (True, 2)
 
 

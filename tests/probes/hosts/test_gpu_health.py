@@ -159,7 +159,7 @@ def test_a_query_that_fails_fails_the_node(query: str, measure: str) -> None:
     result = run_hosts(cluster_with(failed, without=query), **ORDER)
     assert not_passed(result) == {"health_errors n1": "FAIL", f"{measure} n1": "UNPROVEN"}
     assert findings(result) == [("HOST-NVML-ERROR", ["n1"])]
-    assert f"NVML does not answer for {query}: error 999" in result.findings[0].statement
+    assert f"NVML does not answer the query {query}: error 999" in result.findings[0].statement
 
 
 def test_an_error_that_hides_no_measure_fails_too() -> None:

@@ -52,7 +52,7 @@ def test_sound_nodes_pass_and_every_control_is_caught() -> None:
         "closed port": (True, ["closed_ports"]),
         "other listener": (True, ["closed_job_ports"]),
     }
-    assert result.coverage == "each of 3 nodes connected to all others"
+    assert result.coverage == "each of 3 nodes tried the ports of all others"
     assert cluster.closed == ["id0", "id1", "id2"]
 
 
@@ -71,7 +71,7 @@ def test_what_informs_is_noted() -> None:
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        ({"ray_address": "203.0.113.9"}, "203.0.113.9 is on no interface of the node, which has "
+        ({"ray_address": "203.0.113.9"}, "203.0.113.9 is on no interface of the node. The node has "
          "eth0 10.0.0.2, fab0 10.77.0.2"),
         ({"ray_address": "127.0.0.1"}, "127.0.0.1 is the loopback"),
         ({"interfaces": {"eth0": {"up": False, "addresses": ["10.0.0.2"]}}},
@@ -243,7 +243,7 @@ def test_one_node_meets_itself() -> None:
         "closed port": True,
         "other listener": True,
     }
-    assert result.coverage == "one node: it connected to its own ports"
+    assert result.coverage == "one node: it tried its own ports"
 
 
 def test_one_node_with_gpus_and_a_head_without() -> None:
@@ -329,7 +329,7 @@ def test_a_lookup_without_an_answer_is_not_proven() -> None:
     result = run_names(cluster, host_names=True)
     assert not_passed(result) == {"names_unresolved cluster": "UNPROVEN"}
     (one,) = [m for m in result.measurements if m.value is None and m.judged]
-    assert one.note == "n0 does not answer for n1"
+    assert one.note == "no answer from n0 about the host name n1"
 
 
 def test_a_failed_lookup_counts_also_where_another_is_not_known() -> None:
@@ -353,7 +353,7 @@ def test_of_many_reasons_three_are_named() -> None:
         cluster.lookups["id0", f"n{index}"] = None
     result = run_names(cluster, host_names=True)
     (one,) = [m for m in result.measurements if m.name == "names_unresolved"]
-    assert one.note.endswith("n0 does not answer for n3 and 1 more")
+    assert one.note.endswith("no answer from n0 about the host name n3 and 1 more")
 
 
 def test_a_name_cannot_be_compared_with_addresses_that_were_not_read() -> None:

@@ -72,14 +72,16 @@ def test_a_node_with_other_packages_is_named_with_them() -> None:
     assert not_passed(result) == {"image_differences cluster": "FAIL"}
     assert findings(result) == [("HOST-IMAGE", ["n1"])]
     assert statements(result) == [
-        "n1: Python has numpy 1.26.4, vllm 0.6.0; Python lacks numpy 2.1.0. Expected: as on n0"
+        "n1: additional Python packages: numpy 1.26.4, vllm 0.6.0; "
+        "missing Python packages: numpy 2.1.0. Expected: as on n0"
     ]
 
 
 def test_the_first_node_may_be_the_odd_one() -> None:
     cluster = StandInNeeds()
     cluster.packages["id0"] = [*USUAL, "vllm 0.6.0"]
-    assert statements(cluster.run()) == ["n0: Python has vllm 0.6.0. Expected: as on n1"]
+    text = "n0: additional Python packages: vllm 0.6.0. Expected: as on n1"
+    assert statements(cluster.run()) == [text]
 
 
 def test_a_node_with_another_system_is_named() -> None:
@@ -98,7 +100,8 @@ def test_of_two_nodes_neither_image_is_the_usual_one() -> None:
     (measurement,) = [m for m in result.measurements if m.name == "image_differences"]
     assert (measurement.value, measurement.verdict) == (2, Verdict.FAIL)
     assert findings(result) == [("HOST-IMAGE", ["n1"])]
-    assert statements(result)[0].startswith("n1: Python lacks numpy 2.1.0, torch 2.13.0.")
+    text = "n1: missing Python packages: numpy 2.1.0, torch 2.13.0."
+    assert statements(result)[0].startswith(text)
 
 
 def test_packages_are_asked_of_few_nodes() -> None:
@@ -303,7 +306,7 @@ def test_closed_devices_are_named() -> None:
     assert statements(result) == [
         "n1: 6 RDMA devices can be opened; mlx5_0: /dev/infiniband/uverbs0: Operation not "
         "permitted, mlx5_1: /dev/infiniband/uverbs1: Operation not permitted. "
-        "Expected: 8 devices, one a rail"
+        "Expected: 8 devices, one for each rail"
     ]
 
 

@@ -72,7 +72,7 @@ def test_a_large_cluster_says_what_was_not_tried() -> None:
     cluster = SimulatedNetwork(100)
     result = run_names(cluster)
     assert result.verdict is Verdict.PASS
-    assert "each of 100 nodes connected to 12 others" in result.coverage
+    assert "each of 100 nodes tried the ports of 12 others" in result.coverage
     assert "the other pairs were not tried" in result.coverage
     assert cluster.tried < 100 * (4 * 12 + 1 + 2) + 100
 
@@ -330,7 +330,7 @@ def test_a_node_that_falls_silent_after_it_opened_its_ports_proves_nothing() -> 
 
 def test_coverage_says_from_how_many_nodes_on_pairs_are_left_out() -> None:
     texts = {n: start_round(SimulatedNetwork(n)).coverage() for n in (64, 65)}
-    assert texts[64] == "each of 64 nodes connected to all others"
+    assert texts[64] == "each of 64 nodes tried the ports of all others"
     assert "not tried" in texts[65]
 
 

@@ -172,7 +172,7 @@ def test_a_part_that_cannot_be_read_proves_nothing(part: str, measures: list[str
     assert not_passed(result) == {f"{name} n1": "UNPROVEN" for name in measures}
     assert findings(result) == []
     notes = {m.note for m in result.measurements if m.judged and m.value is None}
-    assert notes == {"this could not be read: PermissionError: denied"}
+    assert notes == {"could not be read: PermissionError: denied"}
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_an_embedded_cluster_has_the_limits_of_a_shell() -> None:
     }
     noted = {m.name: m.value for m in result.measurements if not m.judged}
     assert (noted["open_files"], noted["stray_raylets"]) == (256, 1)
-    assert "limits of the host are not judged" in result.coverage
+    assert "host limits are not judged" in result.coverage
     cluster.facts[0]["system"]["limits"] = UNREADABLE
     noted = {m.name: m.value for m in run_system(cluster).measurements if not m.judged}
     assert noted["open_files"] == 256

@@ -11,7 +11,7 @@ from probes.contract.contract import load
 from probes.findings import finding
 from probes.hosts.compute_controls import is_located
 from probes.hosts.compute_fleet import Accelerator
-from reports.measurement import Verdict
+from reports.measurement import Verdict, title_of
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_work import (
     OTHER,
@@ -67,7 +67,7 @@ def test_a_wrong_sum_is_named() -> None:
     result = run_work(cluster)
     assert not_passed(result) == {"gemm_wrong n1": "FAIL"}
     assert findings(result) == [("HOST-WRONG-SUM", ["n1"])]
-    text = "GPU 3 (GPU-1-3) on n1: 3 elements of a GEMM with a known result are wrong"
+    text = "GPU 3 (GPU-1-3) on n1: wrong elements in a GEMM with a known result: 3"
     assert statement_of(result) == text
 
 
@@ -230,7 +230,8 @@ def test_a_rate_below_what_was_agreed_is_named(name: str) -> None:
     result = run_work(cluster, agree(load("h100-ndr400"), **{name: RATES[name]}))
     assert not_passed(result) == {f"{name} n{i}": "FAIL" for i in range(3)}
     assert findings(result) == [("HOST-GPU-RATE", [f"n{i}"]) for i in range(3)]
-    assert f"GPU 0 (GPU-0-0) on n0: {name} is " in result.findings[0].statement
+    text = f"GPU 0 (GPU-0-0) on n0: {title_of(name)} is "
+    assert text in result.findings[0].statement
 
 
 def test_an_agreed_rate_that_some_do_not_measure_is_not_proven() -> None:
@@ -282,9 +283,9 @@ def test_many_gpus_of_a_node_are_one_finding() -> None:
         gpu.wrong = 1
     result = run_work(cluster)
     assert findings(result) == [("HOST-WRONG-SUM", ["n1"])]
-    assert statement_of(result).startswith("GPU 0 (GPU-1-0) on n1: 1 elements of a GEMM")
+    assert statement_of(result).startswith("GPU 0 (GPU-1-0) on n1: wrong elements in a GEMM")
     assert statement_of(result).endswith(
-        "GPU 7 (GPU-1-7) on n1: 1 elements of a GEMM with a known result are wrong, and 1 more"
+        "GPU 7 (GPU-1-7) on n1: wrong elements in a GEMM with a known result: 1, and 1 more"
     )
     (count,) = [one.value for one in result.measurements if one.verdict is Verdict.FAIL]
     assert count == 9
@@ -316,7 +317,8 @@ def test_only_the_gpu_below_what_was_agreed_is_named() -> None:
     gpu_of(cluster).rates["fp8"] = 900.0
     result = run_work(cluster, agree(load("h100-ndr400"), fp8_tflops=1000.0))
     assert not_passed(result) == {"fp8_tflops n1": "FAIL"}
-    assert statement_of(result) == "GPU 3 (GPU-1-3) on n1: fp8_tflops is 900 TFLOP/s"
+    text = "GPU 3 (GPU-1-3) on n1: FP8 rate is 900 TFLOP/s. Agreed: >= 1000 TFLOP/s"
+    assert statement_of(result) == text
 
 
 def test_bits_that_change_are_not_compared_with_others() -> None:

@@ -53,7 +53,7 @@ def test_a_gpu_that_tires_is_named_with_its_temperature() -> None:
     assert result.findings[0].statement == (
         "GPU 3 (GPU-1-3) on n1: GEMM went from 680 TFLOP/s to 612 TFLOP/s (90 % of the first "
         "rate); copy in its memory went from 2900 GB/s to 2610 GB/s (90 % of the first rate); "
-        "temperature 40 and then 87 degrees Celsius"
+        "temperature from 40 to 87 degrees Celsius"
     )
 
 
@@ -194,7 +194,7 @@ def test_an_accelerator_that_fails_in_one_part_was_not_followed() -> None:
 def test_a_temperature_that_was_not_read_is_left_out() -> None:
     heats = (None, 60.0, 70.0, None)
     parts = [{"a": Speed({}, celsius=heat)} for heat in heats]
-    assert describe_heat(parts, "a") == "; temperature 60 and then 70 degrees Celsius"
+    assert describe_heat(parts, "a") == "; temperature from 60 to 70 degrees Celsius"
     assert describe_heat(parts[:1], "a") == ""
 
 

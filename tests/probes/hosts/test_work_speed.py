@@ -33,7 +33,7 @@ def test_a_slow_gpu_is_named(operation: str) -> None:
     result = run_work(cluster)
     assert not_passed(result) == {"slow_gpus n1": "FAIL"}
     assert findings(result) == [("HOST-GPU-SLOW", ["n1"])]
-    assert "90 % of the typical rate of 24 GPUs of its model; alone" in statement_of(result)
+    assert "90 % of the typical rate of 24 GPUs of its model; " in statement_of(result)
     # The work, the same again, and then alone; the last GPU is measured for the control as well.
     assert gpu.asked == [(3, 0.2, 1, False), (3, 0.2, 1, False), (3, 0.2, 1, True)]
     assert cluster.gpus[2][7].asked == [(3, 0.2, 1, False)] * 2 + [(1, 0.2, 2, True)]
@@ -45,7 +45,7 @@ def test_a_slow_gpu_has_its_rates_in_the_finding() -> None:
     gpu.rates["gemm"], gpu.factors, gpu.alone = 340.0, [1.0, 1.1, 1.0], {"gemm": 2.0}
     assert statement_of(run_work(cluster)) == (
         "GPU 3 (GPU-1-3) on n1: GEMM 374 TFLOP/s, 55 % of the typical rate of 24 GPUs of its "
-        "model; alone 680 TFLOP/s"
+        "model; 680 TFLOP/s when it runs alone"
     )
 
 
@@ -167,7 +167,7 @@ def test_an_emulated_accelerator_that_is_slow_in_each_turn_is_named() -> None:
     assert findings(result) == [("HOST-GPU-SLOW", ["n1"])]
     assert statement_of(result).startswith(
         "GPU 0 on n1: GEMM 0.0105 TFLOP/s, 21 % of the typical rate of 2 GPUs of its model; "
-        "alone 0.0245 TFLOP/s, and GPU 0 on n0 alone 0.05 TFLOP/s; copy in its memory"
+        "0.0245 TFLOP/s when it runs alone (GPU 0 on n0 alone: 0.05 TFLOP/s); copy in its memory"
     )
     assert [one.asked[1:6] for one in cluster.every] == [[(1, 0.2, 1, True)] * 5] * 2
 
@@ -227,7 +227,7 @@ def test_a_rate_that_is_no_positive_number_proves_nothing(bad: float) -> None:
     result = run_work(cluster, agree(load("h100-ndr400"), hbm_gbs=2000.0))
     assert not_passed(result) == {"slow_gpus n1": "UNPROVEN", "hbm_gbs n1": "UNPROVEN"}
     notes = {one.note for one in result.measurements if one.verdict is Verdict.UNPROVEN}
-    assert "GPU 3 (GPU-1-3) on n1 has no measured rate of hbm" in notes
+    assert "GPU 3 (GPU-1-3) on n1 has no measured rate of copy in its memory" in notes
 
 
 def test_a_slot_that_one_node_has_is_no_slot_of_each_node() -> None:
@@ -247,7 +247,7 @@ def test_one_that_looks_slow_only_without_those_that_prove_nothing_is_not_proven
     result = run_work(cluster)
     slow = {one.subject: one.note for one in result.measurements if one.name == "slow_gpus"}
     assert not_passed(result) == {f"slow_gpus n{node}": "UNPROVEN" for node in (2, 3, 4, 5)}
-    assert slow["n2"] == "GPU 0 on n2 has no measured rate of d2h"
+    assert slow["n2"] == "GPU 0 on n2 has no measured rate of copy to the host"
     assert slow["n5"] == "GPU 0 on n5 was not measured alone"
 
 

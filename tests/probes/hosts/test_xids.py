@@ -35,7 +35,7 @@ def test_an_xid_is_named_with_its_gpu_and_time() -> None:
     assert statement.startswith("n1: Xid 79 of GPU 3 (GPU-1-3, slot 00000000:13:00.0) at ")
     assert ", Xid 48 of GPU 5 (GPU-1-5, slot 00000000:15:00.0) at " in statement
     assert statement.endswith(" UTC. Expected: no Xid")
-    assert "Xids were listened to for 300 s" in result.coverage
+    assert "seatrial listened for Xids for 300 s" in result.coverage
     (value,) = [m.value for m in result.measurements if (m.name, m.subject) == ("xids", "n1")]
     assert value == 2
     assert "Xids of programs" not in {m.name for m in result.measurements}

@@ -32,7 +32,7 @@ from tests.support.simulated_storage import agree
 NAMES = {f"id{i}": f"n{i}" for i in range(5)}
 ROUND = StorageRound(None, "/s", {}, NAMES)
 SEEN = {"seconds": 0.1, "problem": ""}
-MISSING = {"seconds": None, "problem": "it does not see"}
+MISSING = {"seconds": None, "problem": "not visible there"}
 GIB = 2**30
 
 
@@ -65,12 +65,13 @@ def explained(measure: MemoryRecorder) -> list[tuple[str, list[str], str]]:
 @pytest.mark.parametrize(
     ("changes", "apart", "suspects", "says"),
     [
-        ({"r1w_": MISSING}, ["id1"], ["n1"], "n1: it does not see files of the other nodes in /s"),
-        ({"r_w2": MISSING}, ["id2"], ["n2"], "Other nodes do not see the files of n2 in /s"),
+        ({"r1w_": MISSING}, ["id1"], ["n1"],
+         "n1 cannot read files of the other nodes in /s: not visible there"),
+        ({"r_w2": MISSING}, ["id2"], ["n2"], "Other nodes cannot read the files of n2 in /s"),
         ({"r1w_": MISSING, "r_w1": MISSING}, ["id1"], ["n1"],
-         "n1 and the other nodes do not see each other's files in /s"),
-        ({"r1w2": {"seconds": None, "problem": "it reads different content in"}}, ["id1", "id2"],
-         ["n1", "n2"], "n1: it reads different content in the file of n2 in /s"),
+         "n1 and the other nodes cannot read each other's files in /s"),
+        ({"r1w2": {"seconds": None, "problem": "different content"}}, ["id1", "id2"],
+         ["n1", "n2"], "n1 cannot read the file of n2 in /s: different content"),
     ],
 )  # fmt: skip
 def test_files_that_are_not_seen_are_named(
@@ -222,7 +223,7 @@ def test_gaps_are_named_with_their_readers(measure: MemoryRecorder) -> None:
     judge_replaced(ROUND, replaced(*parts), [*NAMES][:4], measure)
     ((_, suspects, text),) = explained(measure)
     assert suspects == ["n1", "n3"]
-    assert "5 of 60 reads found no file or a part of one: n1, n3" in text
+    assert "5 of 60 reads found no complete file. Nodes concerned: n1, n3" in text
 
 
 UPDATES = Limit(high=1, unit="updates", because="agreed")
@@ -300,7 +301,7 @@ def test_a_slow_node_is_named_with_both_speeds(measure: MemoryRecorder) -> None:
     ((code, suspects, text),) = explained(measure)
     assert (code, suspects) == ("HOST-STORAGE-SLOW", ["n2"])
     assert text == (
-        "n2 reads a shard in /s at 12.5 % of the others' speed (10 MB/s, the others 100 MB/s)"
+        "n2 reads a shard in /s at 12.5 % of the other nodes' speed (10 MB/s, the others 100 MB/s)"
     )
 
 

@@ -51,9 +51,9 @@ def test_a_folder_that_is_still_there() -> None:
 @pytest.mark.parametrize(
     ("now", "says"),
     [
-        (healthy_mount(system="tmpfs tmpfs (its /) at /shared"),
-         "mounted at the start was nfs4 filer:/export (its /) at /shared, and now tmpfs"),
-        (healthy_mount(system=""), "and now nothing"),
+        (healthy_mount(system="tmpfs tmpfs (root /) at /shared"),
+         "the mount at the start was nfs4 filer:/export (root /) at /shared; now it is tmpfs"),
+        (healthy_mount(system=""), "; now it is nothing"),
         (healthy_mount(error="Read-only file system"),
          "no file can be written there any more: Read-only file system"),
         (healthy_mount(error="Stale file handle"), "Stale file handle"),
@@ -146,10 +146,10 @@ def test_without_a_shared_folder_no_mount_is_judged() -> None:
 @pytest.mark.parametrize(
     ("folder", "system", "mount"),
     [
-        ("/shared", "tmpfs tmpfs (its /) at /shared", "312 0:50"),  # the later one covers it
-        ("/shared/deep er/x", "fuse.juicefs JuiceFS:data (its /sub) at /shared/deep er",
+        ("/shared", "tmpfs tmpfs (root /) at /shared", "312 0:50"),  # the later one covers it
+        ("/shared/deep er/x", "fuse.juicefs JuiceFS:data (root /sub) at /shared/deep er",
          "311 0:49"),
-        ("/sharedother", "ext4 /dev/vda (its /) at /", "22 254:0"),
+        ("/sharedother", "ext4 /dev/vda (root /) at /", "22 254:0"),
     ],
 )  # fmt: skip
 def test_the_mount_that_holds_a_folder_is_found(folder: str, system: str, mount: str) -> None:
@@ -164,7 +164,7 @@ def test_a_mount_is_read_with_what_hinders_writing(tmp_path: Path) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"22 1 254:0 / / rw - ext4 /dev/vda rw\n33 22 0:9 / {tmp_path} rw - nfs a:/b")
     assert read_mount(str(tmp_path), str(mounts)) == {
-        "system": f"nfs a:/b (its /) at {tmp_path}",
+        "system": f"nfs a:/b (root /) at {tmp_path}",
         "mount": "33 0:9",
         "error": "",
     }

@@ -125,7 +125,7 @@ def test_a_node_with_a_folder_of_its_own_is_named_once(cluster: SimulatedStorage
     assert not_passed(result)[f"unseen_files {SHARED}"] == "FAIL"
     assert findings(result) == [("HOST-SHARED", ["n1"])]
     assert statements(result) == [
-        f"n1 and the other nodes do not see each other's files in {SHARED}"
+        f"n1 and the other nodes cannot read each other's files in {SHARED}"
     ]
     assert verdicts(result)[f"double_creations {SHARED}"] is Verdict.PASS  # of the other two
     assert result.coverage.startswith("2 of 3 nodes used")
@@ -205,7 +205,7 @@ def test_controls_say_what_they_planted_and_where(cluster: SimulatedStorage) -> 
     result = run_storage(cluster, save_gb=0.001)
     assert {one.name: one.fault for one in result.controls} == {
         "lost files": "n2 looks for the other nodes' files in an empty folder",
-        "careless node": "n2 creates without O_EXCL, and writes a file in place",
+        "careless node": "n2 creates files without O_EXCL, and writes a file in place",
         "no folder": "n2 writes its shard to /proc",
         "slow node": "n2 pauses while it writes and reads",
         "larger saves": "each save is as large as the free room",

@@ -90,7 +90,7 @@ def test_a_slow_node_is_named(
     result = run_storage(cluster)
     assert not_passed(result) == {f"{measure} n1": "FAIL"}
     assert findings(result) == [("HOST-STORAGE-SLOW", ["n1"])]
-    assert "of the others' speed" in statements(result)[0]
+    assert "of the other nodes' speed" in statements(result)[0]
     assert {one.caught for one in result.controls} == {True}
 
 
