@@ -144,7 +144,7 @@ def test_slow_links_are_told_from_too_few_tokens(lab: Lab, busbw: str, code: str
 @pytest.mark.parametrize(
     ("fault", "terms", "code", "nodes", "says"),
     [
-        (["slow-link", "2", SLOW_LINK], {}, "SCALE-LINK", ["node2"], "every link of node2 is slow"),
+        (["slow-link", "2", SLOW_LINK], {}, "SCALE-LINK", ["node2"], "the links of node2 are slow"),
         (["wrong-interface"], STRICT, "SCALE-NETWORK", EVERY, "used eth0"),
     ],
     ids=["slow-link", "wrong-interface"],

@@ -115,7 +115,7 @@ def test_a_rung_in_the_marginal_band_is_told_why(tmp_path: Path) -> None:
 
 def test_a_link_that_is_slow_or_bytes_astray_are_found_at_their_nodes(tmp_path: Path) -> None:
     found = ladder(link=0.3)
-    place = SlowLink(("node3",), "every link of node3 is slow both ways")
+    place = SlowLink(("node3",), "the links of node3 are slow both ways")
     strays = dict.fromkeys(found.rungs[-1].nodes, "eth0")
     for code, nodes, seen in (
         ("SCALE-LINK", ["node3"], replace(found, slow_links=[place])),
