@@ -105,8 +105,8 @@ def test_a_rung_that_is_fast_and_wrong_fails(lab: Lab, fault: str, measure: str,
 @pytest.mark.parametrize(
     ("fault", "suspects", "says"),
     [
-        ("late-storage", ["node2"], "the others wait while node2 writes"),
-        ("slow-storage", [], "no single node writes slowly"),
+        ("late-storage", ["node2"], "The others wait while node2 writes"),
+        ("slow-storage", [], "No single node writes slowly"),
     ],
 )
 def test_saves_that_hold_training_up_are_named_with_their_node(
