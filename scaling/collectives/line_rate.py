@@ -145,8 +145,8 @@ def limit_reason(fraction: float, rate_text: str) -> str:
     """Explain why a ring must reach at least `fraction` of this line rate (`rate_text`)."""
     return (
         f"{percent(fraction)} of {rate_text}; a healthy ring reaches "
-        f"{percent(HEALTHY_RING_SHARE)} of it "
-        "(a tree over two nodes may show more than the line rate)"
+        f"{percent(HEALTHY_RING_SHARE)} of this rate, "
+        "a tree over two nodes may show more than 100 %"
     )
 
 
