@@ -185,7 +185,7 @@ class FabricNodes:
         each = {name: [small, seconds] for name in self.names}
         no_small = self._failing_pairs(reachability.start_udp_echo, reachability.check_udp, each)
         if lost := [pair for pair in no_small if pair not in unreachable]:
-            return None, f"small UDP packets do not pass: {join_names(map(' to '.join, lost))}"
+            return None, f"no UDP packets pass between {join_names(map(' and '.join, lost))}"
         each = {name: [sizes[name], seconds] for name in self.names}
         no_full = self._failing_pairs(reachability.start_udp_echo, reachability.check_udp, each)
         return [pair for pair in no_full if pair not in unreachable], ""

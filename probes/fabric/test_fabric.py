@@ -79,7 +79,7 @@ def measure_fabric(rig, logs):
     }
     if any(one.pairs or one.narrow or one.duplicates for one in reach.values()):
         why = "pairs of nodes do not connect, full-size packets fail, or an address is not unique"
-        measure(check.BUSBW, None, note=f"not run: {why}")
+        measure(check.BUSBW, None, note=why)
         judge_rails_reach(gang, rig.node_names, reach, measure)
         record_reach(reach, measure)
         rig.judge_agreed_ports()
