@@ -82,7 +82,7 @@ def _by_inventory(ports: Mapping[str, Mapping[str, Any]]) -> list[DuplicateAddre
     for address, by_mac in owners.items():
         if len(by_mac) > 1:
             nodes = [node for names in by_mac.values() for node in names]
-            message = f"{address} is the address of more than one node: {join_names(nodes)}"
+            message = f"{join_names(nodes)} have the same address {address}"
             found.append(DuplicateAddress(address, nodes, message))
     return found
 
@@ -195,7 +195,7 @@ def choose_ports(
     if common or fabric is None:
         return FabricPorts(names, ports, {})
     lacking = join_names(node for node, one in rails.items() if not one)
-    note = f"no RDMA port has an IP address on {lacking or 'every node'}"
+    note = f"no RDMA port has an IP address on {lacking or 'all nodes at once'}"
     return FabricPorts(names, ports, {}, has_ip=any(rails.values()), note=note)
 
 

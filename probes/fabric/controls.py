@@ -101,7 +101,8 @@ def control_slow_collective(rig: FabricRig, run: SweepResult) -> None:
         uneven = max(rows[names[0]], key=lambda row: row["rank_cv"])
         judge.judge_variation(uneven, names[0], trial)
 
-    fault = f"ranks from {late[0]} on begin each {' and '.join(names)} {delay_s:.2g} s late"
+    fault = f"ranks from {late[0]} on begin each {' and '.join(names)} "
+    fault += f"{quantity(delay_s, 's', 2)} late"
     plant_on_ranks(rig.measure, check.SLOW_COLLECTIVE, fault, judge_fault)
 
 
@@ -127,7 +128,7 @@ def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) 
         node_pairs.judge_against_others(found, trial)
         return worst_of(found.shares(), min)[0] == victim
 
-    fault = f"rank {ranks[-1]} on {victim} begins each all-reduce {delay_s:.2g} s late"
+    fault = f"rank {ranks[-1]} on {victim} begins each all-reduce {quantity(delay_s, 's', 2)} late"
     plant_on_ranks(rig.measure, check.SLOW_INSIDE, fault, judge_fault)
 
 
@@ -152,8 +153,8 @@ def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> N
         return slowest[0] == lossiest[0] == victim
 
     fault = (
-        f"{victim} sends each message {bad.delay_s * 1e3:.2g} ms late, and counts "
-        f"{percent(RESENT_SHARE)} of its packets as resent, although none was"
+        f"{victim} sends each message {quantity(bad.delay_s, 's', 2)} late, and counts "
+        f"{percent(RESENT_SHARE)} of its packets as resent, although none was resent"
     )
     without = () if len(rail.ports) > 2 else (check.SLOWEST_PAIR,)
     plant_on_ranks(rig.measure, check.BAD_SENDER, fault, judge_fault, without)
@@ -250,7 +251,7 @@ def control_other_witness(rig: FabricRig, normal: SweepResult, forced: SweepResu
     plant(
         rig.measure,
         check.OTHER_REPORT,
-        "the library's report is from the other network, the byte counts are from the normal run",
+        "the report of NCCL (or gloo) is replaced by that of the run on another network",
         lambda trial: judge.judge_transport(mixed, rig.terms.fabric, trial),
     )
 
@@ -287,9 +288,9 @@ def forced_run_is_slower(
     straight = next((row["busbw"] for row in normal.rows if row["size"] == CHECK_SIZE), None)
     if straight is None:
         return False, f"no comparison: the normal run did not measure {size_text(CHECK_SIZE)}"
-    message = f"normal run {quantity(straight, 'GB/s')}"
+    message = f"normal run: {quantity(straight, 'GB/s')}"
     if port_gbytes >= SLOWER_RATIO * straight:
-        return None, f"{message}, which {terms.management} may reach too: bandwidth is not compared"
+        return None, f"{message} ({terms.management} may be as fast, so this is not compared)"
     return run.plateau["busbw"] < SLOWER_RATIO * straight, message
 
 
@@ -309,8 +310,8 @@ def describe_forced_run(run: SweepResult) -> str:
     }
     transports = ", ".join(sorted(set(run.library.transports.values()))) or run.library.problem
     return (
-        f"byte counters show {join_names(sorted(used)) or 'no device'}, {run.library.source} "
-        f"reported {transports}; {quantity(run.plateau['busbw'], 'GB/s')}"
+        f"byte counters: {join_names(sorted(used)) or 'no device'}; {run.library.source}: "
+        f"{transports}; busbw {quantity(run.plateau['busbw'], 'GB/s')}"
     )
 
 

@@ -32,7 +32,7 @@ DUPLICATE_ADDRESSES = none_of(
     failing="two machines have the same address: {value}",
 )
 PAIRS_BELOW_MTU = none_of(
-    "pairs_below_mtu", "pairs", "packets as large as the MTU must pass between nodes; otherwise NCCL hangs at its start",
+    "pairs_below_mtu", "pairs", "packets as large as the MTU must pass between nodes; otherwise NCCL can hang",
     when=IP_FABRIC, failing="full-size packets do not pass between nodes: {value}",
 )
 MTU_MISMATCHES = none_of(
@@ -53,24 +53,24 @@ RANK_CV = default_check(
     "rank_cv", "ratio",
     "the ranks of one ring need about the same time for a call; in a published case, one wrong HCA made "
     "them differ by 29.8 %",
-    high=0.1, marginal_high=0.05, failing="ranks of one all-reduce differ in speed by {value}",
+    high=0.1, marginal_high=0.05, failing="ranks of one collective differ in speed by {value}",
 )
 ALL_GATHER_AGAINST_ALL_REDUCE = default_check(
     "all_gather_against_all_reduce", "ratio",
     "on a healthy fabric, the bus bandwidth of all-gather is close to that of all-reduce", low=0.6,
-    marginal_low=0.75, failing="all-gather reaches only {value} of the all-reduce's busbw",
+    marginal_low=0.75, failing="all-gather reaches only {value} of the busbw expected from the all-reduce",
 )
 REDUCE_SCATTER_AGAINST_ALL_REDUCE = default_check(
     "reduce_scatter_against_all_reduce", "ratio",
-    "on a healthy fabric, the bus bandwidth of reduce-scatter is close to that of all-reduce", low=0.6,
-    marginal_low=0.75, failing="reduce-scatter reaches only {value} of the all-reduce's busbw",
+    "on a healthy fabric, the bus bandwidth of reduce-scatter is close to that of all-reduce; with gloo, to half of it", low=0.6,
+    marginal_low=0.75, failing="reduce-scatter reaches only {value} of the busbw expected from the all-reduce",
 )
 ALLTOALL_AGAINST_ALL_REDUCE = default_check(
     "alltoall_against_all_reduce", "ratio",
     "all pairs of ranks send at once and share the switches; large clusters reach about half "
     "of what the all-reduce's rate would allow", low=0.35, marginal_low=0.5, when=LONGER_TIER,
     no_control="`slow collective` tests the same kind of limit, for all-gather and reduce-scatter",
-    failing="all-to-all reaches only {value} of the all-reduce's busbw",
+    failing="all-to-all reaches only {value} of the busbw expected from the all-reduce",
 )
 ALL_GATHER_BUSBW = Check(
     "all_gather_busbw", "GB/s", better="higher", only_agreed=True,
@@ -95,7 +95,7 @@ ALL_REDUCE_INSIDE_NODE = Check(
 NVLINK_BUSBW = Check(
     "nvlink_busbw", "GB/s", better="higher", when=ON_GPU, only_agreed=True,
     no_control="NVLink within a rack joins nodes too, and no self-test can slow it",
-    failing="NVLink carries {value}{on}",
+    failing="all-reduce runs at {value} over {subject}",
 )
 ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS = default_check(
     "all_reduce_inside_node_against_others", "ratio",
@@ -110,12 +110,12 @@ NETWORK = Check(
     failing="gradients use the network {value}{on}",
 )
 AGREEING_SOURCES = fixed_check(
-    "agreeing_sources", "sources", "byte counters and NCCL's own log must name the same network", low=2,
+    "agreeing_sources", "sources", "byte counters must name the same network as NCCL's log; with gloo, as its sockets", low=2,
     high=2, doubted=True, depends=("management", "management_gbps",),
 )
 FABRIC_SHARE = fixed_check(
     "fabric_share", "ratio",
-    "the fabric must carry the bytes of a ring all-reduce: 2(n-1)/n x S from each of n nodes for S bytes; "
+    "in a ring all-reduce of S bytes over n ranks, each node sends 2(n-1)/n x S bytes over the fabric; "
     "headers add 5 % at MTU 1500", low=0.97, high=1.12, depends=("management", "management_gbps",),
     failing="{value} of the gradient bytes use the fabric{on}",
 )
@@ -142,14 +142,14 @@ LINK_CHANGES = none_of(
 )
 INTERFACE_ERRORS = default_check(
     "interface_errors", "ratio",
-    "cables are specified for 1 wrong bit in 1e12 (IEEE 802.3, InfiniBand), which is 1e-7 of "
+    "IEEE 802.3 and InfiniBand allow a cable 1 wrong bit in 1e12: about 1 in 10 million "
     "packets", high=0.0001, marginal_high=1e-05, when=OWN_HOSTS,
     failing="{value} of the packets have errors{on}",
 )
 LONGEST_STALL = default_check(
     "longest_stall", "s",
-    "a stall is the time of a call beyond twice the median; TCP waits 0.2 s before it resends a "
-    "lost packet, then twice as long each time; RDMA waits about 0.5 s", high=0.5, marginal_high=0.3, when=OWN_HOSTS,
+    "a stall is the part of a call's time above twice the median; TCP waits 0.2 s before it resends a "
+    "lost packet, then 0.4 s; RDMA waits about 0.5 s", high=0.5, marginal_high=0.3, when=OWN_HOSTS,
     failing="a collective stalled for {value}{on}",
 )
 # Only where RDMA is agreed: speed alone does not show which path the bytes took.
@@ -161,26 +161,26 @@ LOG_ERRORS = none_of(
 RAILS = Check(
     "rails", "rails", from_run="[cluster] rails, or the rails of the best node", when=SEVERAL_RAILS,
     depends=("rails",), no_control="the self-test cannot disable a rail that others use",
-    failing="NCCL uses {value}{on}",
+    failing="active rails at full speed{on}: {value}",
 )
 SLOWEST_RAIL = default_check(
     "slowest_rail", "ratio",
-    "NCCL spreads its rings evenly over the rails of a node; 1 is an equal share", low=0.7,
+    "NCCL spreads its rings evenly over the rails of a node; 100 % is an equal share", low=0.7,
     marginal_low=0.85, when=SEVERAL_RAILS, depends=("rails",),
     no_control="the self-test cannot disable a rail that others use",
-    failing="the slowest rail carries {value} of its share{on}",
+    failing="a rail carries only {value} of an equal share{on}",
 )
 SLOW_GROUPS = none_of(
     "slow_groups", "groups",
     "some nodes are slow only when many work at once; they delay every large job",
-    not_owed="only the search for slow nodes measures it, after a slow all-reduce",
+    not_owed="only the search in groups of nodes measures it: on large clusters, or after a slow all-reduce",
     no_control="the self-test cannot slow an uplink that others use",
     failing="nodes are slow when many work at once: {value}",
 )
 # Two nodes are one pair, with no other to compare; raylets of one host have no link.
 SLOWEST_PAIR = default_check(
     "slowest_pair", "ratio",
-    "healthy links of one fabric differ only by noise: the best of several tries is above 0.9",
+    "healthy links of one fabric differ only by noise: the best of several tries reaches over 90 %",
     low=0.75, marginal_low=0.85, when=THREE_NODES & OWN_HOSTS,
     failing="the slowest link has {value} of a typical link's speed{on}",
 )
@@ -220,7 +220,7 @@ PROBES = (
         controls=(WRONG_ELEMENT, SLOW_COLLECTIVE, CLOSED_DOOR, LARGE_PACKETS, DOCTORED_PORT,
         LATE_CALL, BAD_SENDER, SLOW_INSIDE, DOCTORED_COUNTERS, WRONG_NETWORK, OTHER_REPORT,
         HARMFUL_VARIABLE),
-        disturbs=(ALL_GPUS, TRAFFIC, "forces all-reduces onto the control network, which Ray uses too, for some seconds", "opens some TCP and UDP ports on each node for about 2 minutes"),
+        disturbs=(ALL_GPUS, TRAFFIC, "sends all-reduces over the management network for some seconds; Ray may use that network too", "opens some TCP and UDP ports on each node for about 2 minutes"),
     ),
 )
 
@@ -229,7 +229,7 @@ CRITERION = CriterionRow(
     how="all-reduce bus bandwidth of 80 % of line rate or more, or as agreed; two independent "
     "checks show which network carried the data", where="one rank for each GPU, on all nodes",
     needs=(
-        "2 nodes; 3 to compare links",
+        "2 nodes (3 to compare links)",
         "permission for workers to open RDMA devices and lock memory, if RDMA is agreed",
     ),
     headlines={BUSBW: "all-reduce runs at {value}"}, proven=" over RDMA",

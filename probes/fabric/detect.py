@@ -71,7 +71,7 @@ def wrong_data(rows: Rows, rank_nodes: list[str]) -> list[Finding]:
     message = "; ".join(
         f"rank {rank} on {rank_nodes[rank]} received a wrong {offsets[rank]}" for rank in named
     )
-    message += f"; {more} more ranks" if more > 0 else ""
+    message += f"; {quantity(more, 'more ranks')}" if more > 0 else ""
     if len({*rank_nodes} - {rank_nodes[rank] for rank in ranks}) == 0:
         message += ". All nodes received wrong data, so the node that made it is not known"
         return [finding("FAB-WRONG-DATA", message)]
@@ -86,7 +86,7 @@ def find_wrong_nodes(rows: Rows, search: FaultSearchResult, rank_nodes: list[str
     """
     if search.slow_nodes:
         return [
-            finding("FAB-WRONG-DATA", f"every all-reduce with {node} returns wrong data", [node])
+            finding("FAB-WRONG-DATA", f"all-reduces with {node} return wrong data", [node])
             for node in search.slow_nodes
         ]
     links = {(min(link), max(link)) for link in search.slow_links}
@@ -111,7 +111,7 @@ def find_wrong_links(wrong: dict[Link, int]) -> list[Finding]:
         message += f"wrong elements over {len(links)} links"
         findings.append(finding("FAB-WRONG-LINK", message, suspects([node])))
     for a, b in more:
-        message = f"data from {a} to {b} arrives corrupted: {wrong[a, b]} wrong elements"
+        message = f"data from {a} to {b} is corrupted: {quantity(wrong[a, b], 'wrong elements')}"
         names = {"peer": node_of(b)}
         findings.append(finding("FAB-WRONG-LINK", message, suspects([a, b]), names=names))
     return findings
@@ -162,8 +162,8 @@ def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list
             findings.append(finding("FAB-SLOW-GROUP", message, group))
     wrong = {node: count for node, count in result.wrong.items() if count}
     if wrong:
-        message = f"all-reduce in groups of nodes returned {sum(wrong.values())} wrong elements"
-        message += f", on {join_names(wrong)}"
+        message = "all-reduce in groups of nodes returned "
+        message += f"{quantity(sum(wrong.values()), 'wrong elements')}, on {join_names(wrong)}"
         findings.append(finding("FAB-WRONG-DATA", message, list(wrong)[:MAX_NAMES]))
     return findings
 
@@ -177,7 +177,7 @@ def find_slow_links(pairs: FaultSearchResult, when: str = "") -> list[Finding]:
     for node, way in pairs.slow_nodes.items():
         links = {ends: gbs for ends, gbs in pairs.speeds.items() if node in _link_ends(ends, way)}
         least, typical = quantity(min(links.values()), "GB/s"), quantity(pairs.typical, "GB/s")
-        message = f"every link of {node} is slow {WAY_TEXT[way]}{when}: {least}. Others: {typical}"
+        message = f"the links of {node} are slow {WAY_TEXT[way]}{when}: {least}. Others: {typical}"
         findings.append(finding("FAB-SLOW-LINK", message, suspects([node])))
     for a, b in pairs.slow_links:
         if (b, a) in pairs.slow_links and (b, a) < (a, b):

@@ -104,8 +104,8 @@ def ranks_behind_finding(
 
 
 def describe_location(state: RankState) -> str:
-    """Describe where a rank is: "`all_reduce` (its collective number 3)"."""
-    begun = f"its collective number {state['begun']}" if state["begun"] else "no collective yet"
+    """Describe where a rank is: "`all_reduce` (collective number 3)"."""
+    begun = f"collective number {state['begun']}" if state["begun"] else "no collective yet"
     at = f"`{state['at']}`" if state["at"] else "no function of the test"
     return f"{at} ({begun})"
 
@@ -139,8 +139,8 @@ def recheck_reachability(
     if len(reach.dead) == len(reach.nodes):
         measure.covered(f"reachability was not tested again: no node has an address on {where}")
         return
-    blocked = f"{len(reach.pairs) + len(reach.narrow or [])} pairs of nodes"
-    measure.covered(f"a test of all pairs after the failure, on {where}: {blocked} fail")
+    blocked = len(reach.pairs) + len(reach.narrow or [])
+    measure.covered(f"pairs of nodes that fail on {where}, tested after the failure: {blocked}")
     measure.explain(explain_duplicates(reach), find_unreachable(reach), find_mtu_faults(reach))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
+from probes.check.judging import silent_names
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import RDMA, UNKNOWN, interfaces_of
@@ -23,16 +24,18 @@ from probes.fabric.node_pairs import InsideSpeeds, NodeGroupsResult, PairSearch
 from probes.fabric.rails import find_idle_rails, find_missing_rails, rail_shares
 from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, highest, lowest
 from probes.fabric.transport import keep_logs
+from probes.findings import join_names
 from reference_trainer.launch.gang import Gang, GangError
 from reports.measurement import Limit
-from reports.numbers import size_text
+from reports.numbers import quantity, size_text
 from scaling.collectives.fault_search import FaultSearchResult, Link
 from scaling.collectives.line_rate import fit_alpha_beta, format_table, results_document
 from scaling.collectives.operations import OPERATIONS
 from scaling.collectives.sweep import plateau_rows
 
 STAGED_SENDS = (
-    "NCCL receives with GPUDirect but sends without: normal without NVLink, a fault with NVLink"
+    "NCCL receives with GPUDirect RDMA and sends without it: a fault on GPUs with NVLink (NV in "
+    "`nvidia-smi topo -m`), normal on GPUs without NVLink"
 )
 ALL_REDUCE = OPERATIONS["all_reduce"]
 # Codes of NCCL's log that are not errors: no proof, judged by the rails' measures, late start.
@@ -51,12 +54,9 @@ def judge_lint(
     nodes = {cluster.node_names[id]: facts for id, facts in settings.items()}
     flags = lint(nodes, fabric)
     harmful = sum(flag.severity == "fail" for flag in flags)
-    all_answered = len(nodes) == len(cluster.nodes)
-    measure(
-        check.HARMFUL_SETTINGS,
-        harmful if all_answered else None,
-        note="not every node answered",
-    )
+    silent = join_names(silent_names(cluster.nodes, settings))
+    note = f"no answer from {silent}" if silent else ""
+    measure(check.HARMFUL_SETTINGS, None if silent else harmful, note=note)
     measure.explain(detect.find_bad_settings(flags))
     rows = [{**dataclasses.asdict(flag), "said": flag.statement} for flag in flags]
     effective = {name: facts["effective"] for name, facts in nodes.items()}
@@ -117,7 +117,8 @@ def judge_data(run: SweepResult, other_ops: dict[str, Rows], measure: Recorder) 
     for name, result in other_ops.items():
         table = format_table(result, OPERATIONS[name])
         measure.keep(f"{name}.txt", table, caption=f"{name}: times; every value was checked")
-    measure.covered(f"five more collectives, their values checked, at {size_text(CHECK_SIZE)}")
+    size = size_text(min(CHECK_SIZE, run.rows[-1]["size"]))
+    measure.covered(f"five more collectives, their values checked, at {size}")
     return [row for row in rows if row["wrong"]]
 
 
@@ -139,14 +140,14 @@ def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> 
     for node in run.sent:
         for name, share in shares.items():
             value = share(node, fabric) if fabric else None
-            note = run.unread if fabric else "the contract has no fabric, and seatrial found none"
+            note = run.unread if fabric else "no fabric is known: set [cluster] fabric"
             measure(name, value, on=node, note=note if value is None else "")
     if fabric:
         here, elsewhere = ([share(node, fabric) for node in run.sent] for share in shares.values())
         nodes = {"fabric": fabric, "nodes": [*run.sent]}
         measure.series("bytes", {**nodes, "on_fabric": here, "elsewhere": elsewhere})
     content = {"bytes_sent": run.sent, run.library.source or "library": run.library.transports}
-    caption = "bytes sent per node and network, and the library's report"
+    caption = "bytes sent per node and network, and what NCCL or gloo reports"
     measure.keep("networks.json", content, caption=caption)
     logged = keep_logs(run.library, measure)
     if run.library.report:
@@ -183,7 +184,7 @@ def judge_rails(
     elif most:
         because = "every node must have as many as the best node"
     best = max(run.rail_gbps.values(), default=0.0)
-    rate = f", each at {best:g} Gbit/s as on the best node" if best else ""
+    rate = f"; each must run at {best:g} Gbit/s, as on the best node" if best else ""
     limit = Limit(low=expected, unit="rails", because=because + rate)
     parts = {
         node: rail_shares(sent, expected) if run.is_counted(node) or not interfaces else {}
@@ -192,9 +193,10 @@ def judge_rails(
     for node, count in counts.items():
         as_fast = run.rail_gbps.get(node, best) == best
         measure(check.RAILS, count if as_fast else 0, on=node, limit=limit)
-        port, part = min(parts[node].items(), key=lambda item: item[1], default=("no rail", None))
-        why = "the bytes of its rails cannot be read" if count else "it has no active RDMA port"
-        measure(check.SLOWEST_RAIL, part, on=f"{node} {port}", note="" if parts[node] else why)
+        port, part = min(parts[node].items(), key=lambda item: item[1], default=("", None))
+        why = "the bytes of its rails cannot be read" if count else "no rail is active"
+        on = f"{node} {port}".rstrip()
+        measure(check.SLOWEST_RAIL, part, on=on, note="" if parts[node] else why)
     measure.explain(
         find_missing_rails(counts, expected, run.rail_gbps),
         find_idle_rails(parts, lowest(measure, check.SLOWEST_RAIL)),
@@ -222,7 +224,7 @@ def judge_pairs(
         measure.covered(f"all rails at once were not tested: {reason}")
     if several and (more := len(run.rank_nodes) - sum(len(rail.ports) for rail in pairs.rails)):
         reason = "at least one node has fewer ranks"
-        measure.covered(f"{more} ranks were not tested with other nodes: {reason}")
+        measure.covered(f"{quantity(more, 'ranks')} took no part in the test of links: {reason}")
     nodes, least = list(run.sent), least_by_nodes(pairs.speed.speeds)
     speeds = [[least.get((a, b)) for b in nodes] for a in nodes]
     measure.series("pairs", {"nodes": nodes, "gbs": speeds, "typical": pairs.speed.typical})
@@ -444,7 +446,8 @@ def try_groups(rig: FabricRig, run: SweepResult, pairs: PairSearch, unlocated: b
         judge_groups(groups, pairs.speed, measure, leaves)
         unlocated = unlocated and not (groups.nodes or groups.groups)
     else:
-        when = f"in tier standard on {LARGE} nodes, or if all-reduce is slow and all pairs are fast"
-        measure.covered(f"groups of nodes were not tested (they are {when})")
+        when = f"on {LARGE} nodes or more in tiers standard and soak, or on {MIN_NODES} or more if "
+        when += "all-reduce is slow and all pairs are fast"
+        measure.covered(f"groups of nodes were not tested (they are tested {when})")
     if unlocated:
         measure.explain(detect.slow_fabric_finding(run))

@@ -156,7 +156,7 @@ def worst_errors(ports: Ports) -> PortErrors | None:
     return max(found, key=lambda one: one.share, default=None)
 
 
-UNCOUNTED = "its packets cannot be counted"
+UNCOUNTED = "no counter shows how many packets were lost"
 # Share of packets that sound data centre networks lose (Guo et al., Pingmesh, 2015).
 SOUND_LOSS = 1e-4
 
@@ -166,8 +166,8 @@ def find_unstable(grown: Mapping[str, LinkGrowth | None]) -> list[Finding]:
     findings = []
     for node, one in grown.items():
         for port, count in (one.unstable if one else {}).items():
-            message = f"{port} of {node} went down or up {count} times during the test. "
-            message += "Expected: 0 (a healthy link stays up)"
+            message = f"{port} of {node} went down or up {quantity(count, 'times')} during "
+            message += "the test. Expected: 0 (a healthy link stays up)"
             findings.append(finding("FAB-LINK-FLAPS", message, [node], names=name_port(port)))
     return findings
 
@@ -209,7 +209,7 @@ def find_loss(
         ends = {"sends": (0,), "receives": (1,), "both": (0, 1)}[way]
         shares = [share for link, share in bad.items() if any(link[end] == node for end in ends)]
         ways = "sends and receives" if way == "both" else way
-        message = f"{node} loses {_range(shares)} of the packets that it {ways}, with every node"
+        message = f"{node} loses {_range(shares)} of the packets that it {ways}"
         findings.append(finding("FAB-LOSS", message, suspects([node])))
     for a, b in lossy.slow_links:
         message = f"{a} -> {b}: {_range([bad.get((a, b), 0.0)])} of the packets are lost"
@@ -244,7 +244,7 @@ def stall_finding(stall: Stall, in_sweep: Mapping[str, float | None]) -> Finding
     message += f"rank {stall.rank}. Median: {quantity(stall.median_s, 's')}"
     suspects = [node for node, share in in_sweep.items() if share and share > SOUND_LOSS]
     if suspects:
-        message += f"; meanwhile packets of {join_names(suspects)} were lost"
+        message += f". Meanwhile, packets of {join_names(suspects)} were lost"
     return finding("FAB-STALLS", message, suspects, names={"rank": stall.rank})
 
 
@@ -312,7 +312,7 @@ def _judge_changes(
     for node, one in grown.items():
         changes = one.changes if one else {fabric[node]: None}
         counts |= {f"{node} {port}": count for port, count in changes.items()}
-    record_worst(measure, check.LINK_CHANGES, counts, "{} ports do not count link changes")
+    record_worst(measure, check.LINK_CHANGES, counts, "ports without a count of link changes: {}")
 
 
 def _judge_errors(
@@ -321,14 +321,15 @@ def _judge_errors(
     known = {node: one.errors for node, one in grown.items() if one and one.errors}
     unknown = [f"{node} {fabric[node]}" for node in grown if node not in known]
     if unknown:
-        measure(check.INTERFACE_ERRORS, None, on=unknown[0], note="its errors cannot be read")
+        measure(check.INTERFACE_ERRORS, None, on=unknown[0], note="its error counts are unknown")
     for enough in (True, False):
         some = {node: one for node, one in known.items() if one.enough is enough}
         if not some:
             continue
         node, worst = max(some.items(), key=lambda item: item[1].share)
         on = f"{node} {worst.port}, when it {worst.way}"
-        few = f"{worst.errors} errors in {worst.packets} packets: too few packets for a rate"
+        errors = quantity(worst.errors, "errors")
+        few = f"{errors} in {worst.packets} packets: a rate needs {MIN_PACKETS} packets"
         value, note = (worst.share, "") if enough else (None, few)
         measure(check.INTERFACE_ERRORS, value, on=on, samples=len(some), note=note)
 

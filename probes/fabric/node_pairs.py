@@ -371,7 +371,8 @@ def judge_inside(inside: InsideSpeeds, measure: Recorder) -> None:
     least = lowest(measure, f"{name}_against_others")
     measure.explain(find_slow_inside(inside, least, lowest(measure, name)))
     left_out = f"; not in {join_names(inside.left_out)} (one rank)" if inside.left_out else ""
-    measure.covered(f"all-reduce inside {len(inside.busbw)} nodes, all at once{left_out}")
+    nodes = quantity(len(inside.busbw), "nodes")
+    measure.covered(f"all-reduce inside {nodes}, all at once{left_out}")
 
 
 def judge_against_others(inside: InsideSpeeds, measure: Recorder) -> None:
@@ -404,6 +405,6 @@ def find_slow_inside(inside: InsideSpeeds, least: float, agreed: float | None) -
         findings.append(finding("FAB-SLOW-INSIDE", message, below))
     wrong = {node: count for node, count in inside.wrong.items() if count}
     for node, count in wrong.items():
-        message = f"all-reduce inside {node} returned {count} wrong elements"
+        message = f"all-reduce inside {node} returned {quantity(count, 'wrong elements')}"
         findings.append(finding("FAB-WRONG-DATA", message, [node]))
     return findings

@@ -258,7 +258,7 @@ def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) 
         if idle:
             each = ", ".join(f"{name} {percent(share)}" for name, share in sorted(idle.items()))
             message = f"the rails of {node} carry unequal loads. "
-            message += f"Share of an equal part of the bytes: {each}"
+            message += f"Share of an equal load: {each}"
             names = name_port(min(idle, key=lambda name: idle[name]))
             suspects = [node, *sorted(idle)]
             findings.append(finding("FAB-PARTIAL-RAILS", message, suspects, names=names))
@@ -277,7 +277,7 @@ def find_missing_rails(
     for node, count in counts.items():
         if count and rates.get(node, best) < best:
             message = f"{node}: each of its {count} rails runs at {rates[node]:g} Gbit/s. "
-            message += f"Other nodes: {best:g} Gbit/s"
+            message += f"The best node: {best:g} Gbit/s"
         elif count < expected:
             message = f"{node}: {count} of {expected} rails are active and allowed by NCCL_IB_HCA"
         else:

@@ -176,16 +176,16 @@ class FabricNodes:
         mtu = self.mtu
         if self.chosen.note:
             return None, self.chosen.note
-        if any(name not in mtu for name in self.names if name not in self.chosen.dead):
-            return None, "the MTU of the fabric's interface could not be read on every node"
+        if unknown := [name for name in self.names if name not in {*mtu, *self.chosen.dead}]:
+            return None, f"the MTU of the fabric's interface is unknown on {join_names(unknown)}"
         small = dict.fromkeys(self.names, SMALL_BYTES)
         full = {name: mtu.get(name, SMALL_BYTES) + extra_bytes for name in self.names}
         # Each pair is tested at the smaller of its two MTUs: one odd node must not hide others.
         sizes = {n: {peer: min(full[n], full[peer]) for peer in full} for n in self.names}
         each = {name: [small, seconds] for name in self.names}
         no_small = self._failing_pairs(reachability.start_udp_echo, reachability.check_udp, each)
-        if set(no_small) - set(unreachable):
-            return None, "UDP is filtered between some nodes, so packet sizes could not be tested"
+        if lost := [pair for pair in no_small if pair not in unreachable]:
+            return None, f"no UDP packets pass between {join_names(map(' and '.join, lost))}"
         each = {name: [sizes[name], seconds] for name in self.names}
         no_full = self._failing_pairs(reachability.start_udp_echo, reachability.check_udp, each)
         return [pair for pair in no_full if pair not in unreachable], ""
@@ -259,7 +259,8 @@ def judge_reach(
     measure(check.UNREACHABLE_PAIRS, len(reach.pairs), on=on)
     measure(check.DUPLICATE_ADDRESSES, len(reach.duplicates), on=on)
     if not reach.saw_neighbours:
-        measure.covered("duplicate addresses were not tested: no node has a readable /proc/net/arp")
+        why = "no node has a readable /proc/net/arp"
+        measure.covered(f"only the nodes' own addresses were compared: {why}")
     if reach.has_ip:
         odd_mtu = len(find_odd_mtu(reach)) if reach.mtu else None
         measure(
@@ -298,7 +299,7 @@ def explain_duplicates(reach: ReachabilityResult) -> list[Finding]:
 
 def _port_text(reach: ReachabilityResult, node: str) -> str:
     name = reach.ports.get(node)
-    return f", on {name}" if name else ""
+    return f" on {name}" if name else ""
 
 
 def find_unreachable(
@@ -350,7 +351,7 @@ def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
         known = _mtu_names(reach, odd[0], peer, max(reach.mtu.values()))
         return [finding("FAB-MTU", message, odd, names=known)]
     bad_nodes, pairs = _classify_unexplained(reach, reach.narrow or [])
-    ends = [(f"{node} and others", [node]) for node in bad_nodes]
+    ends = [(f"{node} and the other nodes", [node]) for node in bad_nodes]
     ends += [(f"{a} and {b}", [a, b]) for a, b in pairs]
     packets = f"packets of {min(reach.mtu.values(), default=0)} bytes without fragmentation"
     message = f"{packets} do not pass between"

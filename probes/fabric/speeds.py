@@ -69,7 +69,7 @@ def measure_collectives(gang: Gang, run: SweepResult, tier: str) -> tuple[dict[s
     for name, found in more.items():
         rows[name] += found
     missing = [name for name in judged_ops(tier) if large not in (r["size"] for r in rows[name])]
-    reason = f"{', '.join(missing)} did not run at {large} bytes: too little memory is free"
+    reason = f"{', '.join(missing)} did not run at {size_text(large)}: too little memory is free"
     return rows, reason if missing else ""
 
 

@@ -78,7 +78,8 @@ def measure_fabric(rig, logs):
         for rail in interfaces_of(terms.fabric) or [terms.fabric]
     }
     if any(one.pairs or one.narrow or one.duplicates for one in reach.values()):
-        measure(check.BUSBW, None, note="some pairs of nodes cannot reach each other")
+        why = "pairs of nodes do not connect, full-size packets fail, or an address is not unique"
+        measure(check.BUSBW, None, note=why)
         judge_rails_reach(gang, rig.node_names, reach, measure)
         record_reach(reach, measure)
         rig.judge_agreed_ports()

@@ -90,8 +90,8 @@ def derived_mfu(devices: str) -> Limit | None:
         source="derived",
         because=(
             f"{percent(LOW_SHARE)} of the {percent(share)} published for a 1B model on eight "
-            f"{published} (llm-foundry); the smaller batch of this test costs less than the rest, "
-            "a GPU at half speed costs more"
+            f"{published} (llm-foundry); the smaller batch of this test costs less than "
+            f"{percent(1 - LOW_SHARE)}, a GPU at half speed costs more"
         ),
     )
 
@@ -117,14 +117,13 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
         value, note = test.read(base)
         measure(test.name, value, on=on, limit=test.limit, samples=timed, note=note)
         if test.limit is None:
-            words = (
-                f"the contract has no limit of {test.name}, and none is known for {base.devices}"
-            )
+            words = f"no limit for one node's speed is agreed, and none is known for {base.devices}"
             remedy = f": set [SCALING.{test.name}]" if measure.row.required else ""
             measure.covered(words + remedy)
         elif value is not None and test.fails(base):
             slow = [name for name in dict.fromkeys(base.nodes) if test.fails(only(base, name))]
-            words = f"training on one node is too slow ({join_names(slow)}): {test.name} "
+            words = f"training on one node is too slow ({join_names(slow)}): "
+            words += "MFU " * (test.name == check.MFU)
             observed = quantity(value, test.limit.unit)
             message = f"{words}{observed}. Expected: {test.limit} ({test.limit.because})"
             measure.explain(finding("SCALE-SLOW-BASE", message, slow))
@@ -171,7 +170,7 @@ def control_bad_base(
     without = {check.MFU, check.TOKENS_PER_S} - {test.name for test in limited}
     for name, fault in faults.items():
         unlimited = name == check.SLOW_BASE and not limited
-        saw = "the contract has no limit for one node's speed" if unlimited else ""
+        saw = "no limit for one node's speed: set [SCALING.tokens_per_s]" if unlimited else ""
         rig.measure.control(name, fault, None if unlimited else trial, saw=saw, without=without)
 
 
@@ -201,7 +200,7 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
     if reason := no_save_reason(cluster, rig.gang, count, plan):
         measure(check.CHECKPOINT_OVERHEAD, None, on=on, note=reason)
         return
-    measure.progress(f"scaling: saves of {on}")
+    measure.progress(f"scaling: checkpoint saves on {on}")
     steps = SAVES * SAVE_GAP + 1 - ladder.WARM_UP_STEPS  # run_rung adds the warm-up steps
     config = save_config(plan, "timed", steps=steps, save_every=SAVE_GAP)
     try:
@@ -265,20 +264,19 @@ def judge_saves(
     stall_s, minutes = usual.stall_s * size / usual.size_bytes, terms.save_minutes
     share, stalls = stall_s / (60 * minutes), ", ".join(f"{save.stall_s:.2g}" for save in saves)
     subject, usual_gb = f"{on}, {gb(size)} every {minutes:g} minutes", gb(usual.size_bytes)
-    rate = usual.size_bytes / usual.stall_s
+    saved, rate = f"saves of {usual_gb} (written and read back)", usual.size_bytes / usual.stall_s
     measure(check.CHECKPOINT_OVERHEAD, share, on=subject, samples=len(saves))
     measure.note("save_stall", usual.stall_s, "s", on=f"{on}, {usual_gb}", samples=len(saves))
     measure.note("save_rate", rate, "bytes/s", on=on, samples=len(saves))
-    measure.covered(f"saves of {usual_gb} (written and read back) stopped {on} for {stalls} s")
+    measure.covered(f"{saved} stopped training on {on} for {stalls} s")
     if measure.would_fail(check.CHECKPOINT_OVERHEAD, share):
         node = ladder.slow_writer_node(usual, rung.nodes)
         cost = f"a save of {usual_gb} stops training for {usual.stall_s:.3g} s"
         cost += f"; one of {gb(size)} for {stall_s:.3g} s (in proportion)" if terms.save_gb else ""
-        why = "no single node writes slowly"
-        why = f"the others wait while {node} writes" if node else why
+        why = f"The others wait while {node} writes" if node else "No single node writes slowly"
         message = (
             f"on {on} {cost}. With a save every {minutes:g} minutes: {percent(share)} of the time. "
-            f"Reason: {why}"
+            f"{why}"
         )
         measure.explain(finding("SCALE-CHECKPOINT", message, [node] if node else []))
 

@@ -63,7 +63,7 @@ STRAGGLER = default_check(
     "straggler", "ratio",
     "ranks with equal work differ only by noise; a rank that makes all others wait for 15 % of a "
     "step is a fault", high=0.15, marginal_high=0.1,
-    failing="one rank makes the others wait for {value} of a step{on}",
+    failing="a rank or node is slower than the others, by {value} of a step{on}",
 )
 CHECKPOINT_OVERHEAD = default_check(
     "checkpoint_overhead", "ratio",

@@ -16,7 +16,7 @@ from probes.scaling.run_ladder import LadderRig, node_count_text
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Limit, Verdict
-from reports.numbers import percent
+from reports.numbers import percent, quantity
 from reports.record import Finding
 from scaling.ladder import step_breakdown as breakdown
 from scaling.ladder.ladder import Rung, run_rung, skip_collectives, strong_scaling_config
@@ -139,10 +139,10 @@ def proven_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None) -> tuple[
     """
     efficiency, doubt = ladder.efficiency(rung), ladder.base_doubt
     if efficiency > MAX_EFFICIENCY:
-        doubt = "a step took longer on one node than on more: something disturbed that run"
+        doubt = "a step took longer on one node than on more, so the run on one node was disturbed"
     if not doubt or (limit and limit.judge(efficiency) is Verdict.FAIL):
         return efficiency, ""
-    return None, f"{percent(efficiency)}: {doubt}"
+    return None, f"{percent(efficiency)} is not proven: {doubt}"
 
 
 def note_other_runs(runs: Sequence[Sequence[Rung]], measure: Recorder) -> None:
@@ -177,8 +177,9 @@ def find_invalid_rung(rung: Rung, on: str) -> list[Finding]:
     """Find evidence that a rung's ranks did not train one model, however fast they were."""
     findings = []
     if rung.non_finite:
-        losses = f"{rung.non_finite} losses of all ranks and steps were NaN or infinite"
-        findings.append(finding("SCALE-NAN", f"at {on}, {losses}"))
+        losses = quantity(rung.non_finite, "losses")
+        message = f"at {on}, {losses} of all ranks and steps became NaN or infinite"
+        findings.append(finding("SCALE-NAN", message))
     if rung.disagreements:
         findings.append(finding("SCALE-RANKS-DISAGREE", f"at {on}, in {rung.disagreements[0]}"))
     return findings
@@ -350,8 +351,8 @@ def locate_delay(late: RankSteps, culprit: int, delay: float) -> tuple[bool, str
     waited = min(blocked[:culprit] + blocked[culprit + 1 :]) - blocked[culprit]
     located = (slowest.rank, slowest.segment) == (culprit, "data") and waited > delay / 2
     return located, (
-        f"rank {slowest.rank} in {slowest.segment}, {percent(slowest.share)}; each other rank "
-        f"waited {waited:.2g} s or more for it"
+        f"rank {slowest.rank} is late in its part `{slowest.segment}`, "
+        f"by {percent(slowest.share)} of a step; each other rank waited {waited:.2g} s or more"
     )
 
 
@@ -368,7 +369,8 @@ def time_unsent_step(rig: LadderRig, rungs: Sequence[Rung], config: TrainConfig)
         rig.measure.covered(f"the step without collectives was not timed: {error}")
         return
     rig.measure.note("without_communication", breakdown.mean_seconds(silent), "s", on=on)
-    rig.measure.covered(f"sharded as on {on}, {compare_compute(silent, rungs[0].median_node())}")
+    text = compare_compute(silent, rungs[0].median_node())
+    rig.measure.covered(f"a step that is sharded as on {on}, {text}")
 
 
 def compare_compute(silent: RankSteps, alone: RankSteps) -> str:
@@ -377,10 +379,10 @@ def compare_compute(silent: RankSteps, alone: RankSteps) -> str:
     mean, base = map(statistics.fmean, series)
     noise = math.hypot(*map(standard_error, series))
     excess, margin = mean - base, noise_limit(noise, len(series[0]))
-    text = f"without communication, a step computes for {mean:.3f} s; on one node {base:.3f} s"
+    text = f"but sends nothing, computes for {mean:.3f} s. On one node: {base:.3f} s"
     if abs(excess) <= margin:
-        return f"{text}, the same within the noise ({margin:.3f} s)"
-    return f"{text}: {excess:+.3f} s are unexplained"
+        return f"{text} (the same within the noise of {margin:.3f} s)"
+    return f"{text} ({excess:+.3f} s are unexplained)"
 
 
 def compute_seconds(ranks: RankSteps) -> list[float]:

@@ -322,7 +322,7 @@ class _Search:
         parts = [f"{measured} of {pairs} pairs{every}, both directions, {rounds_text}"]
         if measured < pairs:
             parts.append("Links that were not tested are not judged")
-        parts += ["Links are only compared with each other: a fault of all links is not found"]
+        parts += ["Links are only compared with each other: a fault of all links cannot be found"]
         if self.slow_links() and not self.proven_good():
             parts.append("No link is known to be good, so no node is blamed")
         return ". ".join(parts)

@@ -145,8 +145,8 @@ def limit_reason(fraction: float, rate_text: str) -> str:
     """Explain why a ring must reach at least `fraction` of this line rate (`rate_text`)."""
     return (
         f"{percent(fraction)} of {rate_text}; a healthy ring reaches "
-        f"{percent(HEALTHY_RING_SHARE)} of it "
-        "(a tree over two nodes may show more than the line rate)"
+        f"{percent(HEALTHY_RING_SHARE)} of this rate, "
+        "a tree over two nodes may show more than 100 %"
     )
 
 
@@ -213,7 +213,7 @@ def _rdma_line_rate(host: str, rails: list[Rail] | None) -> LineRate | None:
     _, gbps, layer, _ = rails[0]
     message = f"{len(rails)} x {gbps:.0f} Gbit/s {layer} ports in sysfs on {host}"
     if down := sum(not rail.active for rail in rails):
-        message += f", {down} of them not active (NCCL_IB_HCA can exclude ports that are no rail)"
+        message += f", {down} of them not active (NCCL_IB_HCA can exclude ports that are no rails)"
     if layer == "EFA" and gbps == EFA_GBPS:
         message += (
             " (older EFA drivers report this for any port: set line_rate_gbps if it is faster)"
@@ -353,7 +353,7 @@ def select_sizes(sizes: Sequence[int], minbytes: str, maxbytes: str) -> list[int
     "--budget",
     default=1.0,
     show_default=True,
-    help="Seconds for which each size is timed at most.",
+    help="Longest time for one size, in seconds.",
 )
 @click.option(
     "-J",
@@ -402,7 +402,7 @@ def main(
 def _print_results(rows: list[Row], operation: Operation, result: Row, file: Path | None) -> None:
     ranks = result["ranks"]
     if not rows:  # each size was too large, or too small for so many ranks
-        too_small = f"{operation.name} over {ranks} ranks takes {ITEM_BYTES * ranks} bytes and more"
+        too_small = f"{operation.name} over {ranks} ranks needs {ITEM_BYTES * ranks} bytes or more"
         click.echo(f"error: nothing was measured: {result['note'] or too_small}", err=True)
         return
     click.echo(f"# {operation.name} over {ranks} ranks, {result['backend']}")

@@ -15,6 +15,7 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import train_rank
 from reference_trainer.model.size import estimate_memory, flops_per_token
+from reports.numbers import quantity
 from scaling.bounds import Count, CountOrZero, Part, Seconds
 from scaling.ladder.step_breakdown import (
     Step,
@@ -35,8 +36,8 @@ def find_disagreements(results: Sequence[dict[str, Any]]) -> list[str]:
     """
     wrong_world = [r for r in results if r["world"] != len(results)]
     world_message = (
-        f"rank {wrong_world[0]['rank']} is in a job of {wrong_world[0]['world']} ranks. "
-        f"Expected: {len(results)}"
+        f"rank {wrong_world[0]['rank']} is in a job of "
+        f"{quantity(wrong_world[0]['world'], 'ranks')}. Expected: {len(results)}"
         if wrong_world
         else ""
     )

@@ -297,17 +297,18 @@ def describe_exposed(ranks: RankSteps, separable: bool, nodes: Sequence[str]) ->
     `nodes[r]` is rank r's node.
     """
     if not separable:  # unknown, so it must not be shown as 0
-        return "exposed communication: this run cannot separate it from compute"
+        return "waiting for collectives: this run cannot separate it from compute"
     parts = []
     for name, wait in exposed_waits(ranks).items():
         rank, share = wait.culprit()
         due = (
-            f" ({percent(share)} of the skew for rank {rank} on {nodes[rank]})"
+            f" ({percent(share)} of the wait for rank {rank} on {nodes[rank]})"
             if wait.skew > 0
             else ""
         )
         parts.append(f"{name} {wait.transfer * 1e3:.1f} + {wait.skew * 1e3:.1f}{due}")
-    return f"exposed communication in ms of a step, transfer + skew: {', '.join(parts) or 'none'}"
+    text = "waiting for collectives, in ms of a step (transfer + wait for late ranks)"
+    return f"{text}: {', '.join(parts) or 'none'}"
 
 
 @dataclass(frozen=True)

@@ -102,11 +102,9 @@ class LossBudget:
         """Record seconds under a cause."""
         share = seconds / self.seconds
         self.add_part(seconds, part)
-        self.causes.append(
-            LossCause(
-                code, where, segment, share, f"{evidence}. Cost: {percent(share)} of the step time"
-            )
-        )
+        word = "Cost" if share >= 0 else "Difference"
+        statement = f"{evidence}. {word}: {percent(share)} of the step time"
+        self.causes.append(LossCause(code, where, segment, share, statement))
 
     def settle(
         self, code: str, where: str, segment: str, seconds: float, part: str, evidence: str
@@ -144,11 +142,13 @@ def detect_slow_nodes(
     )
     part = f"slowdown of {growth.slowing_node or 'the job'} during the run"
     where = growth.slowing_node or "no single node"
-    verb, caveat = "compute takes", ""
+    on = f" on {growth.slowing_node}" if growth.slowing_node else ""
+    verb, caveat = f"compute{on} takes", ""
     if not growth.compute_slowed:
-        verb, caveat = f"{SEGMENTS_TEXT} take", f", in compute or on links ({NOT_SEPARATED})"
+        verb = f"the parts {SEGMENTS_TEXT} of a step{on} take"
+        caveat = f", in compute or on links ({NOT_SEPARATED})"
     evidence = f"{verb} {percent(slowing_ratio)} longer on average than at the start{caveat}"
-    budget.settle("SCALE-THROTTLING", where, "compute", slowing, part, f"{where}: {evidence}")
+    budget.settle("SCALE-THROTTLING", where, "compute", slowing, part, evidence)
 
 
 def _subtract_loss_of_slow_node(
@@ -214,7 +214,7 @@ def detect_jitter(
     jitter_s = min(remaining, max(growth.spikes, remaining - growth.ordinary))
     if budget.matters(growth.spikes) and budget.matters(jitter_s):
         where = f"mostly {growth.spiky_node}" if growth.spiky_node else "changing nodes"
-        evidence = f"single steps take far longer than the typical step on {where}"
+        evidence = f"single steps take far longer than the typical step ({where})"
         budget.add_cause("SCALE-JITTER", where, "compute", jitter_s, "single slow steps", evidence)
         remaining -= jitter_s
     budget.add_part(remaining, "normal variation of steps")
@@ -275,14 +275,15 @@ def _add_beyond_replay(budget: LossBudget, seconds: float, replayed: float, wait
     if waited:
         code, where, part = "SCALE-LINK", FABRIC, WAITED_PART
         evidence = (
-            f"steps wait {took_text} for collectives. "
-            f"Without training, the collectives take {replay_text}"
+            f"steps wait {took_text} longer for collectives than on one node. "
+            f"Without training, it is {replay_text}"
         )
     else:
         code, where, part = "SCALE-UNEXPLAINED", EVERY_NODE, UNKNOWN_PART
         evidence = (
-            f"{SEGMENTS_TEXT} take {took_text} longer, in communication or compute "
-            f"({NOT_SEPARATED}). Without training, the collectives take {replay_text}"
+            f"the parts {SEGMENTS_TEXT} of a step take {took_text} longer than on one node, in "
+            f"communication or compute ({NOT_SEPARATED}). Without training, collectives take "
+            f"{replay_text} longer"
         )
     budget.add_cause(code, where, SEGMENTS_TEXT, seconds - replayed, part, evidence)
 
@@ -297,7 +298,7 @@ def _detect_load_slowdown(
     for node, extra_s in slowdown.nodes.items():
         if budget.matters(ratio * extra_s):
             part = f"waiting for {node} (slow only when all nodes run)"
-            evidence = f"{node} computes longer with the others than alone, and they wait for it"
+            evidence = f"{node} computes longer when all nodes run than alone, and the others wait"
             budget.add_cause("SCALE-STRAGGLER", node, "compute", ratio * extra_s, part, evidence)
     common = ratio * slowdown.common
     if common > noise and budget.matters(common):
@@ -321,7 +322,7 @@ def _detect_slow_links(
     if slow <= REPLAY_TOLERANCE * seconds or not budget.matters(slow):
         return 0.0
     evidence = (
-        f"without training, the collectives take {replayed * 1000.0:.3g} ms "
+        f"without training, collectives take {replayed * 1000.0:.3g} ms longer than on one node "
         f"({agreed * 1000.0:.3g} ms on links of the agreed rate)"
     )
     part = "waiting for collectives on slow links"
@@ -340,8 +341,8 @@ def _detect_few_tokens(
         budget.add_part(seconds, part)
     elif times.at_agreed_rate is None:
         evidence = (
-            f"collectives take {seconds * 1000.0:.3g} ms. Without an agreed line rate, slow "
-            "links cannot be distinguished from too few tokens"
+            f"collectives take {seconds * 1000.0:.3g} ms longer than on one node. Without "
+            "an agreed line rate, slow links cannot be distinguished from too few tokens"
         )
         budget.add_cause("SCALE-COMMUNICATION", EVERY_NODE, SEGMENTS_TEXT, seconds, part, evidence)
     else:
@@ -349,7 +350,7 @@ def _detect_few_tokens(
         needed = per_gpu * tokens_factor(base_s, growth.base_s, seconds, limit)
         evidence = (
             f"{per_gpu:,.0f} tokens per GPU and step are too few, though collectives run at "
-            f"their normal speed ({needed:,.0f} tokens would reach {percent(limit)})"
+            f"their normal speed ({needed:,.0f} tokens would reach {percent(limit)} efficiency)"
         )
         budget.add_cause("SCALE-TOKENS", EVERY_NODE, SEGMENTS_TEXT, seconds, part, evidence)
 
@@ -386,7 +387,7 @@ def detect_unexplained(
     if budget.matters(abs(remaining)) and (grown_segments or abs(remaining) > uncertainty):
         segment = ", ".join(grown_segments) or "unknown"
         longer = (
-            f"{segment} takes longer on every node" if grown_segments else "no part takes longer"
+            f"{segment} takes longer on every node" if grown_segments else "no single part grew"
         )
         evidence = f"no known cause explains this part of the lost time: {longer}"
         if remaining < 0:

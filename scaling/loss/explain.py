@@ -141,7 +141,7 @@ def _locate_causes(explanation: Explanation, slow_links: Sequence[SlowLink]) -> 
     If there is such a link, time that only may have been in collectives counts as waiting for
     them.
     """
-    code, where, messages = "", causes.EVERY_NODE, ["all pairs of nodes are equally fast"]
+    code, where, messages = "", causes.EVERY_NODE, ["no tested pair of nodes is slow"]
     if slow_links:
         code, messages = "SCALE-LINK", [link.said for link in slow_links]
         where = ", ".join(dict.fromkeys(node for link in slow_links for node in link.nodes))
@@ -162,7 +162,8 @@ def _locate_causes(explanation: Explanation, slow_links: Sequence[SlowLink]) -> 
 def loss_sentence(nodes: int, lost: float, parts: Sequence[LossPart]) -> str:
     """Describe a rung's loss in one sentence, in per cent of its step; printed parts sum to it."""
     if lost < 0:
-        return f"at {nodes} nodes, nothing is lost: a step is {percent(-lost)} shorter than on one"
+        text = f"a step is {percent(-lost)} shorter than on one node"
+        return f"at {nodes} nodes, nothing is lost: {text}"
     shown = [part for part in parts if round(part.share * 1000)]
     tenths = round_to_sum([part.share * 1000 for part in shown], round(lost * 1000))
     pairs = sorted(zip(tenths, shown, strict=True), key=lambda pair: -pair[0])

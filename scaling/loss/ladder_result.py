@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from reference_trainer.telemetry.event_log import SEGMENTS
-from reports.numbers import percent
+from reports.numbers import percent, quantity
 from scaling.collectives.line_rate import Fit
 from scaling.collectives.operations import OPERATIONS
 from scaling.ladder.ladder import Rung
@@ -63,8 +63,8 @@ def check_rungs(rungs: Sequence[Rung], base_repeats: Sequence[Rung] = ()) -> Non
             raise ValueError(f"expected a run of each node alone, found {found}")
     for rung in base_repeats:
         if rung.count != 1 or {*rung.nodes} != {*rungs[0].nodes}:
-            found = f"{rung.count} on {', '.join(sorted({*rung.nodes}))}"
-            raise ValueError(f"expected base_repeats of the rung of 1 node, found {found}")
+            found = f"found count {rung.count} on {', '.join(sorted({*rung.nodes}))}"
+            raise ValueError(f"expected base_repeats with count 1 on the nodes of rungs.0, {found}")
 
 
 def _check_step(step: Step, where: str) -> None:
@@ -85,8 +85,8 @@ def _check_rung(rung: Rung, where: str) -> None:
     ranks, nodes = len(rung.nodes), len({*rung.nodes})
     if not ranks or len(rung.steps) != ranks or (rung.count > 1 and nodes != rung.count):
         raise ValueError(
-            f"{where}: expected the steps of each rank on {rung.count} nodes, found those of "
-            f"{len(rung.steps)} for {ranks} ranks on {nodes} nodes"
+            f"{where}: expected the steps of each rank on {quantity(rung.count, 'nodes')}, found: "
+            f"ranks with steps {len(rung.steps)}, ranks {ranks}, nodes {nodes}"
         )
     job = ranks if rung.count > 1 else ranks // nodes  # on one node: the ranks of one job
     if rung.tokens_per_step < job:
@@ -128,14 +128,14 @@ def base_doubt(base: Rung, other_runs: Sequence[float]) -> str:
     if slower[0] > most or base.seconds > most:
         runs = ", ".join(f"{seconds:.3g}" for seconds in (base.seconds, *other_runs))
         return (
-            f"a step on one node takes {runs} s in its runs, which differ by more than "
-            f"{percent(TOLERANCE)}"
+            f"the runs on one node differ by more than {percent(TOLERANCE)} "
+            f"(a step takes {runs} s)"
         )
     excess = base.seconds / lower_half_mean(predict.step_seconds(base.judged_steps)) - 1
     if excess > TOLERANCE:
         return (
-            f"the run on one node was disturbed: its mean step is {percent(excess)} above its "
-            "faster half"
+            f"the run on one node was disturbed (its mean step is {percent(excess)} longer than "
+            "the mean of its faster half)"
         )
     return ""
 

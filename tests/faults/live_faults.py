@@ -321,7 +321,7 @@ EIGHT_NODES = {
 }
 RAILS = [
     Case("slow-link 2:fab1 60mbit", {"FAB-SLOW-LINK"}, ["node2", "fab1 on node2"],
-         ["every link of fab1 on node2 is slow"], times=3),
+         ["the links of fab1 on node2 are slow"], times=3),
     Case("lose-packets 1:fab2 sends 3", {"FAB-LOSS"}, ["node1", "fab2 on node1"],
          ["of the packets that it sends"], times=3),
     Case("cut-node 3:fab3", {"FAB-LINK-DOWN"}, ["node3", "fab3 on node3"], ["fab3 is down"],

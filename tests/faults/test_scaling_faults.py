@@ -105,8 +105,8 @@ def test_a_rung_that_is_fast_and_wrong_fails(lab: Lab, fault: str, measure: str,
 @pytest.mark.parametrize(
     ("fault", "suspects", "says"),
     [
-        ("late-storage", ["node2"], "the others wait while node2 writes"),
-        ("slow-storage", [], "no single node writes slowly"),
+        ("late-storage", ["node2"], "The others wait while node2 writes"),
+        ("slow-storage", [], "No single node writes slowly"),
     ],
 )
 def test_saves_that_hold_training_up_are_named_with_their_node(
@@ -144,7 +144,7 @@ def test_slow_links_are_told_from_too_few_tokens(lab: Lab, busbw: str, code: str
 @pytest.mark.parametrize(
     ("fault", "terms", "code", "nodes", "says"),
     [
-        (["slow-link", "2", SLOW_LINK], {}, "SCALE-LINK", ["node2"], "every link of node2 is slow"),
+        (["slow-link", "2", SLOW_LINK], {}, "SCALE-LINK", ["node2"], "the links of node2 are slow"),
         (["wrong-interface"], STRICT, "SCALE-NETWORK", EVERY, "used eth0"),
     ],
     ids=["slow-link", "wrong-interface"],

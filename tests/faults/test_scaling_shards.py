@@ -86,7 +86,7 @@ def test_bad_shards_cost_no_other_rung_its_figures(
     assert efficiency["2 nodes"] > 0.5
     ((code, statement),) = said
     assert code == "SCALE-RUNG-FAILED", said
-    assert statement.startswith("4 nodes: "), said
+    assert statement.startswith("the job on 4 nodes failed: "), said
     assert says in statement, said
 
 
@@ -98,7 +98,7 @@ def test_without_the_rung_of_one_node_there_is_nothing_to_compare_with(
     ((code, statement),) = [(one.code, one.statement) for one in findings(record)]
     assert record.verdict("SCALING") is Verdict.UNPROVEN
     assert code == "SCALE-RUNG-FAILED"
-    assert statement.startswith("1 node: "), statement
+    assert statement.startswith("the job on 1 node failed: "), statement
     assert "on node1: /tmp/shards-1 has no shard" in statement
 
 

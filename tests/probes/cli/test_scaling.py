@@ -115,7 +115,7 @@ def test_a_rung_in_the_marginal_band_is_told_why(tmp_path: Path) -> None:
 
 def test_a_link_that_is_slow_or_bytes_astray_are_found_at_their_nodes(tmp_path: Path) -> None:
     found = ladder(link=0.3)
-    place = SlowLink(("node3",), "every link of node3 is slow both ways")
+    place = SlowLink(("node3",), "the links of node3 are slow both ways")
     strays = dict.fromkeys(found.rungs[-1].nodes, "eth0")
     for code, nodes, seen in (
         ("SCALE-LINK", ["node3"], replace(found, slow_links=[place])),
@@ -190,7 +190,7 @@ def test_many_nodes_that_are_far_better_than_one_prove_nothing(tmp_path: Path) -
 
 
 def test_waiting_that_cannot_be_told_from_compute_is_not_called_none(run: Path) -> None:
-    assert "exposed communication: this run cannot separate it" in load(run).results[0].coverage
+    assert "waiting for collectives: this run cannot separate it" in load(run).results[0].coverage
 
 
 def test_no_node_is_accused_for_the_beginning_of_its_name(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_report_tells_what_made_a_run_wrong(tmp_path: Path) -> None:
     output = said("report", save(tmp_path / "run", without, 0.2, seen=failed)).output
     for words in (
         "SCALE-RUNG-FAILED 2 nodes: rank 1 died",
-        "SCALE-NAN at 4 nodes, 3 losses of all ranks and steps were NaN or infinite",
+        "SCALE-NAN at 4 nodes, 3 losses of all ranks and steps became NaN or infinite",
         "SCALE-RANKS-DISAGREE at 4 nodes, in step 3: apart",
     ):
         assert output.count(words) == 1

@@ -48,7 +48,7 @@ def test_two_nodes_that_have_one_address() -> None:
     ports["n2"]["address"] = "10.0.0.1"
     (found,) = find_duplicates(ports, macs, seen)
     assert (found.address, found.nodes) == ("10.0.0.1", ["n1", "n2"])
-    assert found.message == "10.0.0.1 is the address of more than one node: n1, n2"
+    assert found.message == "n1, n2 have the same address 10.0.0.1"
 
 
 def test_another_machine_that_answers_for_a_nodes_address() -> None:

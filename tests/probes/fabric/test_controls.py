@@ -74,7 +74,7 @@ def test_each_node_may_call_its_port_otherwise() -> None:
     for at, node in enumerate(found.sent):
         found.sent[node] = {f"ens{at}": found.sent[node]["eth0"]}
     assert controls.forced_path_observed(found, RDMA)
-    seen = "byte counters show ens0, ens1, ens2, ens3, NCCL's log reported tcp"
+    seen = "byte counters: ens0, ens1, ens2, ens3; NCCL's log: tcp"
     assert seen in controls.describe_forced_run(found)
 
 
@@ -89,15 +89,15 @@ SLOW = SimpleNamespace(fabric="fab0", management="eth0", management_gbps=0.2)
 @pytest.mark.parametrize(
     ("forced", "straight", "terms", "speed", "slower", "says"),
     [
-        (10.0, 300, RDMA, None, True, "normal run 300 GB/s"),
-        (299.0, 300, RDMA, None, False, "normal run 300 GB/s"),  # as fast as RDMA
+        (10.0, 300, RDMA, None, True, "normal run: 300 GB/s"),
+        (299.0, 300, RDMA, None, False, "normal run: 300 GB/s"),  # as fast as RDMA
         (10.0, None, RDMA, None, None, "no normal run"),
-        (0.024, 0.118, SLOW, None, True, "normal run 0.118 GB/s"),
-        (0.117, 0.118, SLOW, None, False, "normal run 0.118 GB/s"),  # it cannot have gone there
+        (0.024, 0.118, SLOW, None, True, "normal run: 0.118 GB/s"),
+        (0.117, 0.118, SLOW, None, False, "normal run: 0.118 GB/s"),  # it cannot have gone there
         (0.024, None, SLOW, None, None, "no normal run"),
-        (1.1, 11.0, LAN, 10_000, True, "normal run 11 GB/s"),
-        (10.9, 11.0, LAN, 10_000, False, "normal run 11 GB/s"),
-        (10.9, 11.0, LAN, 100_000, None, "eth0 may reach too: bandwidth is not compared"),
+        (1.1, 11.0, LAN, 10_000, True, "normal run: 11 GB/s"),
+        (10.9, 11.0, LAN, 10_000, False, "normal run: 11 GB/s"),
+        (10.9, 11.0, LAN, 100_000, None, "(eth0 may be as fast, so this is not compared)"),
         (10.9, 11.0, LAN, None, None, "management_gbps"),
     ],
 )
@@ -150,7 +150,7 @@ def test_the_control_is_caught_where_all_of_it_shows(
     seen = control(recorder(), monkeypatch, astray("eth0", "eth0", 0.024))
     forced = seen["wrong network"]
     assert forced.caught
-    assert "normal run 0.118 GB/s" in forced.saw
+    assert "normal run: 0.118 GB/s" in forced.saw
     roads = ("network", "fabric_share", "share_on_other_networks", "links_on_other_networks")
     assert forced.proves == ["busbw", *roads]
     assert seen["other report"].proves == ["agreeing_sources"]

@@ -173,7 +173,7 @@ def test_after_a_deadline_the_ranks_are_asked_then_ras_then_the_network() -> Non
     assert asked.order == ["read_rank_state", "ras_status", "removed", "a fresh gang"]
     (found,) = asked.found
     assert (found.code, found.suspects) == ("INIT-HANG", ["rank 2 on node2"])
-    assert "wait in `all_reduce` (its collective number 3), but rank 2" in found.statement
+    assert "wait in `all_reduce` (collective number 3), but rank 2" in found.statement
     assert asked.kept["init.json"]["ranks"]["rank 2 on node2"]["begun"] == 2
     assert asked.kept["ras-node0.txt"] == "RAS says this"
 

@@ -90,7 +90,7 @@ def test_the_rail_that_carried_least_is_judged() -> None:
     ("rails", "note"),
     [
         ({"mlx5_0/1": None}, "the bytes of its rails cannot be read"),
-        ({}, "it has no active RDMA port"),
+        ({}, "no rail is active"),
     ],
 )
 def test_why_no_share_of_a_rail_is_known_is_given(rails: dict[str, Any], note: str) -> None:
@@ -187,4 +187,4 @@ def test_without_an_agreed_fabric_no_share_of_it_is_judged() -> None:
     judge.judge_transport(sweep_result(0.1), cast(Any, None), measure)
     for name in ("fabric_share", "share_on_other_networks"):
         notes = [(one.value, one.note) for one in measured(measure, name)]
-        assert notes == [(None, "the contract has no fabric, and seatrial found none")] * 4
+        assert notes == [(None, "no fabric is known: set [cluster] fabric")] * 4

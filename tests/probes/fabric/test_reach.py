@@ -258,7 +258,7 @@ def test_one_node_of_unknown_mtu_leaves_packet_sizes_untested() -> None:
     gang: Any = Reachable(readings)
     found = check_reach(gang, NAMES, "fab0")
     assert found.narrow is None
-    assert found.note == "the MTU of the fabric's interface could not be read on every node"
+    assert found.note == "the MTU of the fabric's interface is unknown on n1"
 
 
 @pytest.mark.parametrize(("shown", "saw"), [(({}, None), True), ((None, None), False)])

@@ -109,7 +109,7 @@ def test_what_a_shared_address_explains_is_told_once() -> None:
     reach = ReachabilityResult(nodes, failing, {}, ports=ports, duplicates=[shared])
     (found,) = explain_duplicates(reach)
     assert (found.code, found.suspects) == ("FAB-DUPLICATE-ADDRESS", ["n1", "n2"])
-    assert found.statement == "n1, n2 have the same address 10.0.0.1, on fab0"
+    assert found.statement == "n1, n2 have the same address 10.0.0.1 on fab0"
     (other,) = find_unreachable(reach)  # n0 and n3 share nothing
     assert (other.code, other.suspects) == ("FAB-PAIR-BLOCKED", ["n0", "n3"])
 

@@ -115,9 +115,9 @@ def test_of_many_ranks_with_wrong_elements_the_others_are_counted() -> None:
     nodes = [f"n{rank}" for rank in range(MAX_NAMES + 2)]
     rows = [{"elements": 4096, "first_wrong": received, "wrong": len(received)}]
     (found,) = wrong_data(rows, nodes)
-    assert found.statement.endswith("; 1 more ranks")
+    assert found.statement.endswith("; 1 more rank")
     (found,) = wrong_data([{**rows[0], "first_wrong": received[1:]}], nodes)
-    assert "more ranks" not in found.statement
+    assert "more rank" not in found.statement
 
 
 def test_what_all_received_is_nobodys_by_that_alone() -> None:

@@ -240,7 +240,7 @@ def test_saves_that_hold_training_up_fail_with_the_node_that_writes_longest(run:
     assert (finding.code, finding.suspects) == ("SCALE-CHECKPOINT", ["c"])
     assert finding.statement == (
         "on 3 nodes a save of 6 kB stops training for 40 s. With a save every 30 minutes: 2.22 % "
-        "of the time. Reason: the others wait while c writes"
+        "of the time. The others wait while c writes"
     )
     everywhere = run(saved(40.0, (39.0,) * 6), late(40.0))
     assert [one.suspects for one in everywhere.findings] == [[]]

@@ -429,7 +429,7 @@ def test_pairs_meet_only_where_a_rung_that_is_judged_lost_to_links(
     assert not asked
     (place,) = locate_slow_links(at, slow, limit).slow_links or []
     assert place.nodes == ("node3",)
-    assert "every link of node3 is slow both ways" in place.said
+    assert "the links of node3 are slow both ways" in place.said
 
 
 def test_what_passes_is_the_end_of_the_marginal_band() -> None:
@@ -447,7 +447,7 @@ def test_steps_that_send_nothing_must_compute_as_long_as_those_of_one_node() -> 
     alone = computing(*[1.0, 1.01, 0.99, 1.0] * 6)
     assert "the same within the noise" in compare_compute(computing(1.0, 1.01, 1.0, 0.99), alone)
     longer = compare_compute(computing(1.3, 1.31, 1.3, 1.29), alone)
-    assert longer.endswith("on one node 1.000 s: +0.300 s are unexplained")
+    assert longer.endswith("On one node: 1.000 s (+0.300 s are unexplained)")
 
 
 def test_the_same_work_on_more_nodes_is_a_series_up_to_where_it_failed(

@@ -87,7 +87,7 @@ def test_a_wrong_element_is_named_and_fails_all_ranks() -> None:
 @pytest.mark.parametrize(
     ("note", "why"),
     [("64 MiB is gloo's range", "64 MiB is gloo's range"),
-     ("", "all_gather over 2 ranks takes 8 bytes and more")],
+     ("", "all_gather over 2 ranks needs 8 bytes or more")],
 )  # fmt: skip
 def test_a_sweep_without_any_size_proves_nothing(tmp_path: Path, note: str, why: str) -> None:
     empty = [{**one, "rows": []} for one in SOUND]

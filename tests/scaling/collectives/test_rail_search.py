@@ -80,7 +80,7 @@ def test_a_node_whose_rails_are_all_slow_is_named_once(size: int) -> None:
     cluster.sends = {ports[1]: 0.5 for ports in cluster.ports}
     found = search(cluster)
     (told,) = find_slow_ports(found, rails_of(cluster))
-    assert told.statement.startswith("every link of n1 is slow when it sends: ")
+    assert told.statement.startswith("the links of n1 are slow when it sends: ")
     assert told.suspects == ["n1"]
 
 

@@ -63,7 +63,7 @@ def test_a_sweep_that_ends_early_says_why() -> None:
             ["-b", "128M"],
             "messages above 64 MiB were skipped: the limit of this test for gloo",
         ),
-        (3, "all_gather", ["-e", "8"], "all_gather over 3 ranks takes 12 bytes and more"),
+        (3, "all_gather", ["-e", "8"], "all_gather over 3 ranks needs 12 bytes or more"),
     ],
 )
 def test_a_sweep_without_any_size_is_no_success(

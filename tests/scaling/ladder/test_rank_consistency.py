@@ -61,7 +61,7 @@ def test_a_rank_that_trained_alone_is_named() -> None:
     lying = results(4)
     lying[2]["world"] = 1
     assert find_disagreements(lying) == [
-        f"step {step}: rank 2 is in a job of 1 ranks. Expected: 4" for step in (1, 2)
+        f"step {step}: rank 2 is in a job of 1 rank. Expected: 4" for step in (1, 2)
     ]
 
 

@@ -121,5 +121,5 @@ def test_what_is_no_repeat_of_the_base_is_refused(wrong: str) -> None:
     if wrong == "other nodes":
         repeat = repeat | {"nodes": ["elsewhere", *repeat["nodes"][1:]]}
     content["base_repeats"] = [repeat]
-    with pytest.raises(ValueError, match="expected base_repeats of the rung of 1 node, found"):
+    with pytest.raises(ValueError, match="expected base_repeats with count 1 on the nodes"):
         load_ladder(content)

@@ -283,7 +283,7 @@ def test_a_slow_link_is_placed_where_pairs_of_nodes_show_it(agreed: float | None
     code = "SCALE-COMMUNICATION" if agreed is None else "SCALE-LINK"
     unplaced = [(code, "every node")]
     assert said(None) == said([]) == [unplaced, unplaced]
-    one = SlowLink(("node3",), "every link of node3 is slow both ways")
+    one = SlowLink(("node3",), "the links of node3 are slow both ways")
     assert said([one]) == [unplaced, [("SCALE-LINK", "node3")]]
     both = SlowLink(("node0", "node1"), "node0 -> node1")
     assert said([one, both])[0] == [("SCALE-LINK", "node0, node1")]
@@ -347,7 +347,7 @@ def test_a_link_is_accused_beyond_the_replay_only_where_it_was_waited_for(
 
 def test_what_is_beyond_the_replay_is_a_links_where_pairs_of_nodes_show_one() -> None:
     rungs, talk = later(separable=False, waited=False), CollectiveTimes(0.04, 0.04)
-    place = SlowLink(("node3",), "every link of node3 is slow both ways")
+    place = SlowLink(("node3",), "the links of node3 are slow both ways")
     for places, code, where in (
         ([place], "SCALE-LINK", "node3"),
         ([], "SCALE-UNEXPLAINED", "every node"),

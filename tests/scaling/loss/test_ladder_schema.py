@@ -104,11 +104,11 @@ DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "uneven": (set_to(*STEP[:4], []), "rungs.1: expected the same number of steps on each rank"),
     "a step less": (shorter_rank, "expected the same number of steps on each rank, found 4, 5"),
-    "too few ranks": (set_to("rungs", 1, "steps", []), "found those of 0 for 2 ranks on 2 nodes"),
+    "too few ranks": (set_to("rungs", 1, "steps", []), "with steps 0, ranks 2, nodes 2"),
     "other nodes": (set_to("rungs", 1, "count", 3), "expected the steps of each rank on 3 nodes"),
     "one node for two": (
         set_to("rungs", 1, "nodes", 1, "node0"),
-        "expected the steps of each rank on 2 nodes, found those of 2 for 2 ranks on 1 nodes",
+        "expected the steps of each rank on 2 nodes, found: ranks with steps 2, ranks 2, nodes 1",
     ),
     "stranger": (
         set_to("rungs", 2, "nodes", 0, "x"),

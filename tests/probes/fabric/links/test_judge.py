@@ -159,7 +159,7 @@ def test_of_two_bad_nodes_each_has_the_loss_of_its_own_links(
     shares = {"n1": 0.03, "n3": 0.1}
     found, _ = loss_of(Gang(6, lambda *link: shares.get(link[0], 0.0)), recorder)
     assert [one.statement for one in found] == [
-        f"{node} loses {percent(share)} of the packets that it sends, with every node"
+        f"{node} loses {percent(share)} of the packets that it sends"
         for node, share in shares.items()
     ]
 
@@ -323,9 +323,9 @@ def test_a_call_that_stalls_is_told_with_its_rank(recorder: Callable[..., Record
     lossy = stalls(recorder, [0.03, 1.4, 0.03, 0.03], in_sweep=2e-4)
     assert told(lossy) == [("FAB-STALLS", ["n0", "n1", "n2", "n3"])]
     statements = [one.findings[0].statement for one in (result, lossy)]
-    assert [one.partition("; ")[2] for one in statements] == [
+    assert [one.partition(". Meanwhile, ")[2] for one in statements] == [
         "",
-        "meanwhile packets of n0, n1, n2, n3 were lost",
+        "packets of n0, n1, n2, n3 were lost",
     ]
     assert told(stalls(recorder, [0.03, 1.4, 0.03, 0.03], True)) == []  # a link went away
 

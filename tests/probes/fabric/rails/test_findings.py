@@ -43,7 +43,7 @@ def told(found: FaultSearchResult, when: str = "") -> list[tuple[str, list[str]]
 def test_a_slow_port_is_named_with_its_node() -> None:
     assert told(search({"fab1 on n2": "sends"})) == [
         (
-            "every link of fab1 on n2 is slow when it sends: 0.2 GB/s. Others: 1 GB/s",
+            "the links of fab1 on n2 are slow when it sends: 0.2 GB/s. Others: 1 GB/s",
             ["n2", "fab1 on n2"],
         )
     ]
@@ -54,7 +54,7 @@ def test_what_shows_at_once_only_is_said_so() -> None:
     new = only_at_once(slow, search())
     assert told(new, AT_ONCE) == [
         (
-            "every link of fab1 on n2 is slow when it sends with all rails at once: "
+            "the links of fab1 on n2 are slow when it sends with all rails at once: "
             "0.2 GB/s. Others: 1 GB/s",
             ["n2", "fab1 on n2"],
         )
@@ -81,7 +81,7 @@ def test_ports_of_a_node_that_are_slow_in_other_directions_are_named_each() -> N
 
 def test_a_node_of_one_slow_direction_is_named_once_with_its_slowest_port() -> None:
     ((text, names),) = told(search({"fab0 on n1": "both", "fab1 on n1": "both"}))
-    assert text == "every link of n1 is slow both ways: 0.2 GB/s. Others: 1 GB/s"
+    assert text == "the links of n1 are slow both ways: 0.2 GB/s. Others: 1 GB/s"
     assert names == ["n1"]
 
 
