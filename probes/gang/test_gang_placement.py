@@ -38,9 +38,9 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
             f"Ray placed a STRICT_PACK gang of {size} on {join_names(used)}, although no node had "
             "room for all of it. Expected: it waits"
         )
-        wrong = finding("GANG-MISPLACED", message, ["job B"])
+        wrong = finding("GANG-MISPLACED", message)
         run.measure_at_end(check.PLACED_IN_FRAGMENTS, len(used), wrong, ours=len(used) > 1)
-        asked_at = run.observer.mark("A asks for the same, PACK")
+        asked_at = run.observer.mark("A asks for as many with PACK")
         packed = run.ask("A", size)
         judge_not_blocked(run, packed, asked_at)
         nodes = run.observer.samples[-1]["gangs"].get(packed, {}).get("nodes", {})
@@ -51,7 +51,8 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
                 run,
                 run.drop(packed),
                 strict,
-                "Ray did not place the STRICT_PACK gang within 30 s after the others were removed",
+                "Ray did not place the STRICT_PACK gang within 30 s after the other gangs "
+                "were removed",
             )
 
 

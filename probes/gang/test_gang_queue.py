@@ -42,7 +42,7 @@ def test_a_gang_that_does_not_fit_blocks_nobody(scene, cluster):
         control_release_one_early(run)
         huge = run.ask("A", cluster.ray_gpu_count + 1)
         run.observer.wait(judge.PENDING_SECONDS)
-        asked_at = run.observer.mark("B asks behind it")
+        asked_at = run.observer.mark("B asks while A waits")
         judge.judge_not_blocked(run, run.ask("B", max(run.total - 1, 1)), asked_at)
         judge.judge_withdrawal(run, huge, run.drop(huge, "A cancels"))
 
@@ -93,7 +93,8 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         running = run.ask("A", need)
         if workplace is None:
             raise NoRoom(
-                "this test needs the contract's shared folder, and its path is no folder here"
+                "seatrial's machine cannot write into the folder of `shared` in the contract. "
+                "Correct the mount there, and test again"
             )
         if run.wait_placed(running) is None:
             raise NoRoom(
@@ -110,12 +111,12 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         gangs = {gang for sample in run.samples for gang in sample["gangs"] if gang[0] == "B"}
         measure.note("train_withdrew", max(len(gangs) - 1, 0), "times")
         measure.note("train_placed_in", run.elapsed(released, when), "s")
-        stuck = finding("GANG-STUCK", "Ray did not place Ray Train on free GPUs", ["job B"])
+        free = f"within {TRAIN_START_SECONDS} s, although enough GPUs were free"
+        stuck = finding("GANG-STUCK", f"Ray did not place Ray Train's workers {free}")
         run.measure_at_end(check.NEVER_PLACED, int(when is None), stuck, samples=len(gangs))
         outcome = "never placed" if when is None else jobs["B"].call("outcome")
-        broke = finding(
-            "GANG-STUCK", f"Ray placed Ray Train, but its run ended with: {outcome}", ["job B"]
-        )
+        message = f"Ray placed Ray Train's workers, but their run ended with: {outcome}"
+        broke = finding("GANG-STUCK", message, ["job B"])
         broken = [] if when is None else [broke]
         run.measure_at_end(check.RAY_TRAIN_OUTCOME, outcome, *broken, ours=when is not None)
         if outcome != "finished":
