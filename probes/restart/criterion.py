@@ -43,7 +43,7 @@ REFUSALS_EXPLAINED = Check(
 )
 SAVES_REFUSED = Check(
     "saves_refused", "saves", from_run="the saves that seatrial makes fail as on a full disk; it fills no disk",
-    failing="the full disk made {value} fail",
+    failing="with a full disk, {value} failed with an error that names the rank",
 )
 SAVED_AFTER = Check(
     "saved_after", "saves", from_run="the saves that are due once there is free space",

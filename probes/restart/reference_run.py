@@ -106,7 +106,7 @@ class StepComparison:
         if not self.steps:
             return "the run made no step after a resume"
         missing = self.steps - self.compared
-        return f"loss value, gradient norm or samples are missing: {missing} of {self.steps} steps"
+        return f"loss, gradient norm or samples are missing in {missing} of {self.steps} steps"
 
 
 def compare_steps(
