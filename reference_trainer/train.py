@@ -310,12 +310,12 @@ class Trainer:
                 log.warning(message, save["step"], save["untidy"])
             if "error" not in save:
                 continue
-            allowed = self.config.save_failures
+            allowed, streak = self.config.save_failures, f"in a row: {self.failure_streak}"
             if self.failure_streak > allowed:
-                raise CheckpointError(f"{save['error']} ({self.failure_streak} failures in a row)")
+                raise CheckpointError(f"{save['error']} (failed saves {streak})")
             if self.world.rank == 0:
-                streak = f"{self.failure_streak} failures in a row, {allowed} allowed"
-                log.warning("%s; training continues (%s)", save["error"], streak)
+                message = "%s; training continues (failed saves %s, allowed: %d)"
+                log.warning(message, save["error"], streak, allowed)
 
     def _end_segment(self, segment: str, step: int) -> None:
         """End a segment of the step; an injected delay belongs to the segment that it delays."""

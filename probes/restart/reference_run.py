@@ -58,6 +58,8 @@ class UnequalStep:
 
 def _shorten_digest(value: Any) -> Any:
     """Cut a string of more than 32 characters to its first 12; keep other values."""
+    if value is None:
+        return "no value"
     return f"{value[:12]}..." if isinstance(value, str) and len(value) > 32 else value
 
 

@@ -125,7 +125,7 @@ def test_too_many_failed_saves_in_a_row_end_the_run(alone, folder, full_disk, mo
         assert [u["step"] for u in alone(steps=8, **knobs)["unsaved"]] == [5, 7]
     with (
         full_disk(9, 10),
-        pytest.raises(CheckpointError, match=r"step 10 .*2 failures in a row"),
+        pytest.raises(CheckpointError, match=r"step 10 .*failed saves in a row: 2"),
     ):
         alone(steps=12, **knobs)
     assert manifest.committed_steps(folder)[0] == 8
