@@ -20,7 +20,7 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
 
     A PACK gang of the same size is placed on them at once.
     """
-    with scene("fragments", nodes=2) as run:
+    with scene("free GPUs only on several nodes", nodes=2) as run:
         largest, filler = max(run.capacity.values()), ""
         size = max(largest, 2)
         if largest > 1 and run.total - len(run.capacity) < largest:
@@ -91,7 +91,7 @@ def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
     if cluster.resource != "GPU":
         pytest.fail("this test identifies components by their GPU, but Ray counts no GPU here")
     terms.check_placement(cluster.size)
-    with scene("components", sampled=False) as run:
+    with scene("components of a job", sampled=False) as run:
         wrong, astray = [], []
         for parts, split in scenes.list_layouts(terms, cluster.size, run.total):
             places = run.locate_ranks(parts)

@@ -21,7 +21,7 @@ TRAIN_START_SECONDS = 60  # for Ray Train to get its workers
 
 def test_mixed_gangs_of_twice_the_cluster_all_run(scene):
     """Gangs of different sizes that need twice the free accelerators in total are all placed."""
-    with scene("mixed sizes, twice the cluster", steady=False) as run:
+    with scene("gangs for twice the free GPUs", steady=False) as run:
         control_release_one_early(run)
         sizes = halving_sizes(run.total)
         judge.judge_all_ran(run, sizes, run.run_streams(sizes, hold=0.3))
@@ -53,7 +53,7 @@ def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
     Plain Ray promises no fairness: the wait and the gangs that overtook are reported. The wait is
     bounded only where the contract declares a queue layer.
     """
-    with scene("a big gang under a stream", steady=False) as run:
+    with scene("a large gang behind small ones", steady=False) as run:
         control_release_one_early(run)
         run.start_stream("B", [1], width=run.total + 2, hold=0.3)
         if run.until(lambda sample: count_held(sample, "B") >= max(run.total // 2, 1)) is None:
@@ -77,7 +77,7 @@ def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
 
 def test_a_storm_of_gangs_leaves_nothing(scene, tier):
     """Gangs of random sizes, requested by two jobs at once, are all placed, and no GPU leaks."""
-    with scene("a storm", steady=False) as run:
+    with scene("many gangs of random sizes", steady=False) as run:
         control_release_one_early(run)
         rng = random.Random(run.total)
         sizes = [rng.randint(1, run.total) for _ in range(STORM_GANGS[tier])]
