@@ -188,8 +188,7 @@ def _states_text(sample: Sample) -> str:
 def judge_big_wait(run: Scenario, wait: float | None, terms: ClusterTerms) -> None:
     """Judge a big gang's wait if the contract declares a queue layer; otherwise only note it."""
     if terms.queue:
-        message = f"the large gang waited {wait or 0:.1f} s behind small gangs"
-        late = finding("GANG-SLOW", message)
+        late = finding("GANG-SLOW", f"the large gang waited {wait or 0:.1f} s behind small gangs")
         run.measure_at_end(
             check.LARGE_GANG_WAIT, wait, late, note="Ray never placed the large gang"
         )

@@ -160,9 +160,7 @@ class Scenario:
             if free >= needed and now - since > settle_s:
                 break
         if free < needed:
-            held = (
-                self.rig.cluster.describe_holders() or "Ray does not report what holds the rest"
-            )
+            held = self.rig.cluster.describe_holders() or "Ray does not report what holds the rest"
             raise NoRoom(
                 f"GANG needs {needed} free {resource}s, but {free} of {size} were free after "
                 f"{SETTLE_SECONDS} s: {held}. Run it when the other jobs have ended"

@@ -73,16 +73,15 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
     because = f"{scenario.summary}; the run must {'finish' if expected else 'give up'}"
     limit = Limit(one_of=["finished" if expected else "gave up"], because=because)
     measure(check.OUTCOME, outcome if known else None, limit=limit, note=note)
-    because = "one per injected fault" + ", plus the last one" * expected
+    because = "one per injected fault, plus one if the run must finish"
     limit = exactly(scenario.attempts, "attempts", because)
     measure(check.ATTEMPTS, len(attempts) if known else None, limit=limit, note=note)
     if failed:
         measure.explain(finding("RESTART-NOT-RECOVERED", f"the run did not recover: {run.error}"))
     elif known and len(attempts) != scenario.attempts:
         reasons = "; ".join(attempt.reason or "finished" for attempt in attempts)
-        made = quantity(len(attempts), "attempts")
-        statement = f"the run made {made}. Expected: {scenario.attempts}. How they ended: {reasons}"
-        measure.explain(finding("RESTART-ATTEMPTS", statement))
+        made = f"the run made {quantity(len(attempts), 'attempts')}. Expected: {scenario.attempts}"
+        measure.explain(finding("RESTART-ATTEMPTS", f"{made}. How they ended: {reasons}"))
 
 
 def judge_resume(run: FaultedRun, measure: Recorder) -> None:
@@ -103,9 +102,8 @@ def judge_resume(run: FaultedRun, measure: Recorder) -> None:
         because += ", and a save in the background may not have ended"
     lost, most = max(run.steps_lost, default=None), scenario.max_lost
     limit = Limit(high=most, unit="steps", because=because)
-    cost = quantity(lost or 0, "steps")
-    statement = f"a fault cost {cost}. Expected: at most {most} ({because})"
-    cause, failed = finding("RESTART-STEPS-LOST", statement), lost is not None and lost > most
+    cost = f"a fault cost {quantity(lost or 0, 'steps')}. Expected: at most {most} ({because})"
+    cause, failed = finding("RESTART-STEPS-LOST", cost), lost is not None and lost > most
     judge_or_explain(measure, check.STEPS_LOST, lost, cause, failed, limit=limit, note=unseen)
 
 

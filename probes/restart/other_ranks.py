@@ -241,8 +241,7 @@ def judge_kills(
     )
     measure(check.KILLS, count_kills(runs), limit=Limit(low=seconds / 60, because=because))
     unexplained, errors = unexplained_losses(runs), [run.error for run in runs if not run.results]
-    count = quantity(len(unexplained), "attempts")
-    statement = f"{count} failed without an injected kill. Reasons: "
+    statement = f"attempts that failed without an injected kill: {len(unexplained)}. Reasons: "
     cause = finding("RESTART-ATTEMPTS", statement + "; ".join(unexplained))
     judge_or_explain(measure, check.UNEXPLAINED_FAILURES, len(unexplained), cause)
     cause = finding("RESTART-NOT-RECOVERED", f"a killed run did not finish: {''.join(errors[:1])}")
@@ -251,9 +250,8 @@ def judge_kills(
         of_mode = [run for run in runs if run.scenario.changes["save_mode"] == mode]
         lost = max((steps for run in of_mode for steps in run.steps_lost), default=None)
         limit = Limit(high=bound, because=f"the run saves every {faulted_run.SAVE_EVERY} steps")
-        cost = quantity(lost or 0, "steps")
-        statement = f"with {mode} saves, a kill cost {cost}. Expected: at most {bound}"
-        cause = finding("RESTART-STEPS-LOST", statement)
+        cost = f"a kill cost {quantity(lost or 0, 'steps')}. Expected: at most {bound}"
+        cause = finding("RESTART-STEPS-LOST", f"with {mode} saves, {cost}")
         failed, on = (lost or 0) > bound, f"{mode} saves"  # None: rank 0 never died
         judge_or_explain(measure, check.STEPS_LOST, lost, cause, failed, limit=limit, on=on)
     results = [result for run in runs for result in run.results]
@@ -334,8 +332,7 @@ def _resume_fewer(gang: Gang, config: TrainConfig, copy: Path) -> Results:
 
 def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
     """Run the control; judge that the smaller run takes the same samples, within the noise."""
-    because = f"{MARGIN} times the difference in loss of two runs without a resume: "
-    because += "one with all ranks, one with fewer"
+    because = f"{MARGIN} times the loss difference of two runs, not resumed, one with fewer ranks"
     noise = reference_run.loss_distance(runs.full, runs.fewer)  # the two runs that were not resumed
     limit = Limit(high=MARGIN * noise, unit="nats", because=because)
     fault = "the run that is resumed with fewer ranks skips one sample"
@@ -355,8 +352,7 @@ def _judge_smaller(full: Results, smaller: Results, limit: Limit, measure: Recor
     drift = reference_run.loss_distance(full, smaller)
     measure(check.DRIFT, drift, limit=limit)
     if differ or limit.judge(drift) is Verdict.FAIL:
-        difference = f"the loss differs by {drift:.3g} nats"
-        if differ:
-            difference = f"these steps have different samples: {join_names(map(str, differ))}"
+        steps = f"these steps have different samples: {join_names(map(str, differ))}"
+        difference = steps if differ else f"the loss differs by {drift:.3g} nats"
         statement = f"after a resume with one rank fewer, {difference}"
         measure.explain(finding("RESTART-UNEQUAL", statement))

@@ -49,8 +49,8 @@ class UnequalStep:
 
     def __str__(self) -> str:
         parts = [
-            f"{KEY_WORDS.get(key, key)} {_shorten_digest(self.actual.get(key))} instead of "
-            f"{_shorten_digest(self.expected.get(key))}"
+            f"{KEY_WORDS.get(key, key)} {_shorten_digest(self.actual.get(key, 'no value'))} "
+            f"instead of {_shorten_digest(self.expected.get(key, 'no value'))}"
             for key in self.keys
         ]
         return f"rank {self.rank}, step {self.step}: {'; '.join(parts)}"
@@ -58,8 +58,6 @@ class UnequalStep:
 
 def _shorten_digest(value: Any) -> Any:
     """Cut a string of more than 32 characters to its first 12; keep other values."""
-    if value is None:
-        return "no value"
     return f"{value[:12]}..." if isinstance(value, str) and len(value) > 32 else value
 
 

@@ -12,7 +12,6 @@ from probes.restart import faulted_run, judge, scenarios
 from probes.restart import other_ranks as ranks
 from probes.restart.faulted_run import GANG_NAME, run_kill_rerun, run_with_faults
 from probes.restart.other_ranks import SOAK_SECONDS, run_world_sizes
-from reports.numbers import quantity
 
 pytestmark = pytest.mark.criterion("RESTART")
 
@@ -151,12 +150,11 @@ def test_a_punished_run_is_the_run_never_killed(cluster, workplace, long_origina
     for number, run in enumerate(runs, 1):
         measure.note("ettr", faulted_run.ettr(run), "ratio", on=f"run {number}")
     scenarios.control_leaked_group(cluster, cluster.gang(1, name=GANG_NAME), measure)
-    times = f"{quantity(ranks.count_kills(runs), 'kills')} in {quantity(len(runs), 'runs')}"
+    times = f"{ranks.count_kills(runs)} kills in {len(runs)} runs"
     measure.covered(f"{ranks.SUMMARY}: {times}, seed {seed}")
     errors = [injector.error for injector in ranks.injectors_of(runs) if injector.error]
     if errors:
-        missed = quantity(len(errors), "kills")
-        measure.covered(f"seatrial could not inject {missed}: {errors[0]}")
+        measure.covered(f"seatrial could not inject kills ({len(errors)}): {errors[0]}")
 
 
 @pytest.mark.tier("standard")
