@@ -304,18 +304,16 @@ class Trainer:
             self.failure_streak = self.failure_streak + 1 if "error" in save else 0
             (self.failed_saves if "error" in save else self.saved).append(save)
             if "untidy" in save and self.world.rank == 0:
-                message = (
-                    "step %d was saved, but LATEST or the old checkpoints could not be updated: %s"
-                )
+                message = "step %d was saved, but LATEST or old checkpoints were not updated: %s"
                 log.warning(message, save["step"], save["untidy"])
             if "error" not in save:
                 continue
-            allowed = self.config.save_failures
+            allowed, streak = self.config.save_failures, f"in a row: {self.failure_streak}"
             if self.failure_streak > allowed:
-                raise CheckpointError(f"{save['error']} ({self.failure_streak} failures in a row)")
+                raise CheckpointError(f"{save['error']} (failed saves {streak})")
             if self.world.rank == 0:
-                streak = f"{self.failure_streak} failures in a row, {allowed} allowed"
-                log.warning("%s; training continues (%s)", save["error"], streak)
+                message = "%s; training continues (failed saves %s, allowed: %d)"
+                log.warning(message, save["error"], streak, allowed)
 
     def _end_segment(self, segment: str, step: int) -> None:
         """End a segment of the step; an injected delay belongs to the segment that it delays."""

@@ -69,7 +69,7 @@ def control_unregistered_gpu(run: Scenario) -> None:
         partial(judge_gpu_use, samples, cluster.gpus_by_node),
         unable=""
         if gpu
-        else "on no node does Ray count all GPUs as free while one GPU has no process",
+        else "no node was idle: Ray must count all its GPUs as free, and one must have no process",
         located=node in hidden,
         saw=join_names(hidden.get(node, (0, []))[1]) or "nothing",
     )
@@ -170,9 +170,9 @@ def control_partial_allocation(run: Scenario, need: int) -> None:
 
     parts = checks.partial_gangs(held[-1]) if held else {}
     fault = "two jobs start single actors in turns instead of a gang, and sampling pauses"
-    saw = "; ".join(f"job {job} held {part} of {size}" for job, part, size in parts.values())
+    saw = [f"job {job} held {part} of {size} accelerators" for job, part, size in parts.values()]
     located = len(parts) == len(jobs)
-    plant(run.measure, check.NAIVE_ACTORS, fault, judge_parts, located=located, saw=saw)
+    plant(run.measure, check.NAIVE_ACTORS, fault, judge_parts, located=located, saw="; ".join(saw))
 
 
 def control_two_that_fit(run: Scenario) -> None:
@@ -200,8 +200,8 @@ def control_two_that_fit(run: Scenario) -> None:
         check.OVERCOMMITTED: len(checks.find_overcommitted([last], fewer)),
     }
     fault = (
-        "two gangs that both fit replace two that do not. They start no actors, and one "
-        "accelerator of each node is not counted"
+        "two gangs that fit together are judged as two that do not. They start no actors, and "
+        "one accelerator of each node is not counted"
     )
     plant(run.measure, check.TWO_THAT_FIT, fault, values)
 
@@ -251,7 +251,7 @@ def control_hold_and_wait(run: Scenario, half: int) -> None:
         run.rig.release()
         run.wait_idle()
     run.measure.note("deadlock_seen_after", run.elapsed(start, seen_s), "s")
-    saw = "; ".join(f"{hold.describe()}, {outcomes[hold.gang]}" for hold in deadlocks)
+    saw = "; ".join(f"{hold.describe()}, outcome: {outcomes[hold.gang]}" for hold in deadlocks)
     plant(
         run.measure,
         check.TWO_GROUPS_PER_JOB,
@@ -272,7 +272,8 @@ def control_fragments(measure: Recorder, nodes: dict[str, int]) -> None:
     """Judge a PACK gang that lies on several nodes as if it were the waiting STRICT_PACK gang."""
     fragments = {check.PLACED_IN_FRAGMENTS: len(nodes) if len(nodes) > 1 else 0}
     fault = "a PACK gang on several nodes replaces the STRICT_PACK gang"
-    plant(measure, check.PACK_PASSED_OFF_AS_STRICT_PACK, fault, fragments, saw=join_names(nodes))
+    saw = f"the gang is on {join_names(nodes) or 'no node'}"
+    plant(measure, check.PACK_PASSED_OFF_AS_STRICT_PACK, fault, fragments, saw=saw)
 
 
 def control_wrong_strategy(measure: Recorder, nodes: dict[str, int]) -> None:
@@ -280,4 +281,5 @@ def control_wrong_strategy(measure: Recorder, nodes: dict[str, int]) -> None:
     violation = checks.explain_misplaced("STRICT_PACK", nodes, nodes)
     fault = "a SPREAD gang on several nodes replaces a STRICT_PACK gang"
     name, values = check.SPREAD_PASSED_OFF_AS_STRICT_PACK, {check.MISPLACED: int(bool(violation))}
-    plant(measure, name, fault, values, saw=violation or f"nothing wrong on {nodes}")
+    saw = violation or f"the gang is on {join_names(nodes) or 'no node'}"
+    plant(measure, name, fault, values, saw=saw)

@@ -31,7 +31,7 @@ BLOCKED_BEHIND = none_of(
 )
 PLACED_IN_FRAGMENTS = none_of(
     "placed_in_fragments", "nodes", "STRICT_PACK requires one node, even if only several nodes together have enough free GPUs",
-    failing="a job for one node was spread over {value}",
+    failing="a job that had to wait for room on one node was placed on {value}",
 )
 NEVER_PLACED = none_of(
     "never_placed", "gangs", "every gang that fits must be placed",
@@ -44,7 +44,7 @@ NODES_KILLED = fixed_check(
 RAY_TRAIN_OUTCOME = fixed_check(
     "ray_train_outcome", "", "Ray Train must run once enough accelerators are free",
     one_of=['finished'], no_control="a second Ray Train job takes half a minute to start",
-    failing="a Ray Train job ended with: {value}",
+    failing="outcome of a Ray Train job: {value}",
 )
 ACTORS_NOT_RUNNING = none_of(
     "actors_not_running", "actors", "every actor of a placed gang must run",
@@ -56,7 +56,7 @@ LOSSES_NOT_DETECTED = none_of(
 )
 DEADLOCKS = none_of(
     "deadlocks", "deadlocks", "jobs with one placement group each cannot block each other",
-    failing="jobs block each other forever: {value}",
+    failing="jobs wait for each other's GPUs: {value}",
 )
 MISPLACED = none_of(
     "misplaced", "gangs", "a job must get the placement that it requested",

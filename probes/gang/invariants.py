@@ -220,13 +220,13 @@ def _nvml_silence(samples: Sequence[Sample], node: str) -> str:
     """Explain why NVML has no data in all of these samples, or for more than MAX_BLIND_S."""
     looks = [(one["t"], one["in_use"].get(node)) for one in samples if "in_use" in one]
     errors = [use for _, use in looks if isinstance(use, str)]
-    reason = errors[-1] if errors else "seatrial has no answer from NVML"
     answered = [t for t, use in looks if isinstance(use, dict)]
     if not answered:
-        return reason
+        return errors[-1] if errors else "seatrial has no answer from NVML"
     edges = [samples[0]["t"], *answered, samples[-1]["t"]]
     silent = max(b - a for a, b in pairwise(edges))
-    return f"NVML did not answer for {silent:.0f} s ({reason})" if silent > MAX_BLIND_S else ""
+    why = f" ({errors[-1]})" if errors else ""
+    return f"NVML did not answer for {silent:.0f} s{why}" if silent > MAX_BLIND_S else ""
 
 
 def sample_gaps(samples: Sequence[Sample]) -> list[float]:
@@ -242,7 +242,8 @@ def sample_rate(gaps: Sequence[float], required: float) -> tuple[float | None, s
     longest = max(gaps, default=0)
     return None, (
         f"seatrial took {rate:.1f} samples a second, and the longest pause was {longest:.1f} s. "
-        f"Expected: {required:g} samples a second or more, and no pause above {MAX_GAP:g} s"
+        f"Expected: {required:g} samples a second or more, and no pause above {MAX_GAP:g} s. "
+        "Reduce the load on Ray's head node, and test again"
     )
 
 

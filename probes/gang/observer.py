@@ -55,7 +55,8 @@ class GpuMonitor:
         """Return a text if NVML sees more GPUs than Ray: it is unknown which are Ray's."""
         if nvml <= self._ray_gpus:
             return ""
-        return f"NVML sees {nvml} GPUs, Ray counts {self._ray_gpus}: which are Ray's is not known"
+        count = f"NVML sees {nvml} GPUs, but Ray counts {self._ray_gpus}"
+        return f"{count}, so seatrial does not know which of them Ray uses"
 
 
 class UnregisteredGpuUser:

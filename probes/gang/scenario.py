@@ -125,14 +125,15 @@ class Scenario:
         resource, found = rig.cluster.resource, len(self.capacity)
         if found < nodes:
             raise NoRoom(
-                f"the scenario {title!r} needs free {resource}s on {nodes} nodes. Found: on {found}"
+                f"the test {title!r} needs free {resource}s on {nodes} nodes. Found: on {found}. "
+                "If other jobs hold the rest, test again when they have ended"
             )
         self.observer.other_jobs()  # forget jobs that have ended by now
         self.other_jobs = self.observer.other_jobs()
         if alone and self.other_jobs:
             who = f"other jobs run on this cluster ({join_names(self.other_jobs)})"
             why = f"{who}, and the test might delay them"
-            raise NoRoom(f"the scenario {title!r} did not run: {why}. Run it when they have ended")
+            raise NoRoom(f"the test {title!r} did not run: {why}. Run it when they have ended")
         self.first_sample = len(self.observer.samples)
         self.first_mark = len(self.observer.marks)
         self.control_ranges: list[tuple[int, int]] = []  # indices of samples taken during controls
@@ -159,9 +160,7 @@ class Scenario:
             if free >= needed and now - since > settle_s:
                 break
         if free < needed:
-            held = (
-                self.rig.cluster.describe_holders() or "Ray does not report what holds the others"
-            )
+            held = self.rig.cluster.describe_holders() or "Ray does not report what holds the rest"
             raise NoRoom(
                 f"GANG needs {needed} free {resource}s, but {free} of {size} were free after "
                 f"{SETTLE_SECONDS} s: {held}. Run it when the other jobs have ended"
@@ -201,7 +200,7 @@ class Scenario:
     def drop(self, gang: str, message: str = "") -> float:
         """Make the gang's job give it back; return when."""
         job = gang.split("-")[0]
-        t = self.observer.mark(message or f"{job} lets go")
+        t = self.observer.mark(message or f"{job} gives its gang back")
         self.rig.jobs[job].call("drop", f"{self.rig.prefix}{gang}")
         return t
 
@@ -264,7 +263,8 @@ class Scenario:
         """Describe the other jobs here since the scenario began; return "" if there were none."""
         self.other_jobs = sorted({*self.other_jobs, *self.observer.other_jobs()})
         names = join_names(self.other_jobs)
-        return f"other jobs use this cluster: {names}" if names else ""
+        why = f"other jobs ({names}) use this cluster and may have caused the failure"
+        return f"{why}. Test again when they have ended" if names else ""
 
     def until(
         self, condition: Callable[[Sample], bool], seconds: float = PLACED_SECONDS

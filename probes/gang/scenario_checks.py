@@ -20,6 +20,7 @@ from probes.gang import judge
 from probes.gang.invariants import Sample, count_placed
 from probes.gang.observer import REQUIRED_RATE_HZ, ScenarioMark
 from probes.gang.scenario import ContentionRig, Scenario
+from reports.numbers import quantity
 
 DEFAULT_ACCELERATORS = 8  # at most, for the default placements
 
@@ -81,7 +82,7 @@ def find_splits(
     for component, numbers in parts.items():
         node |= {number: pair[0] for number, pair in zip(numbers, places[component], strict=True)}
     nodes = [node[number] for number in sorted(node)]
-    group_text = "a tensor-parallel group of {} (accelerators {}) is on two nodes. Expected: one"
+    group_text = "a tensor-parallel group of {} (accelerators {}) is not on one node"
     return [
         group_text.format(component, components.as_ranges(group))
         for component, numbers in parts.items()
@@ -96,7 +97,7 @@ BLOCKED_SECONDS = 5.0  # for another gang to be placed while the gang that lost 
 @contextmanager
 def spare_raylets(run: Scenario, count: int) -> Iterator[SpareNodes]:
     """Add spare raylets, and remove them on exit."""
-    run.measure.progress(f"gang: {count} spare raylets join")
+    run.measure.progress(f"gang: {count} spare raylets join the cluster")
     with closing(SpareNodes(run.rig.cluster, count)) as spares:
         run.observer.node_names |= spares.node_names
         yield spares
@@ -109,7 +110,7 @@ def kill_spare_node(run: Scenario, spares: SpareNodes, name: str, message: str) 
     run.measure(
         check.NODES_KILLED,
         int(dead) or None,
-        on=message,
+        on=name,
         note="seatrial could not prove that the raylet died",
     )
     return killed_at
@@ -152,7 +153,7 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
     removed = run.drop(running, "A's launcher removes its gang")
     if unaided is not None:
         took, event = run.elapsed(asked, unaided), f"the placement of gang {gang}"
-        judge.judge_time(run, check.PLACEMENT_DELAY, took, event, [gang], "")
+        judge.judge_time(run, check.PLACEMENT_DELAY, took, event, "")
         return
     judge.time_handoff(
         run,
@@ -161,8 +162,8 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
         "Ray did not place job B within 30 s after the gang of job A was removed",
     )
     message = (
-        f"Ray did not place gang {gang} for {BLOCKED_SECONDS:g} s, although {free} accelerators "
-        f"were free and it needs 1. Gang {running}, which had lost {victim}, still existed"
+        f"Ray did not place gang {gang} for {BLOCKED_SECONDS:g} s. It needs 1 accelerator, and "
+        f"{free} were free. Meanwhile gang {running} still existed. It had lost node {victim}"
     )
     run.measure.explain(finding("GANG-NODE-LOSS", message, ["job A", victim]))
 
@@ -245,10 +246,9 @@ def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
     """Judge that no accelerator was given away twice."""
     bad = checks.find_overcommitted(samples, run.capacity)
     first = next(iter(bad), {})
-    shown = join_names(f"{count} accelerators on {node}" for node, count in first.items())
-    message = (
-        f"in {len(bad)} samples, jobs held more accelerators than were free before. First: {shown}"
-    )
+    shown = join_names(f"{count} free accelerators on {node}" for node, count in first.items())
+    seen = quantity(len(bad), "samples")
+    message = f"in {seen}, jobs held more accelerators than were free. First sample: {shown}"
     twice = finding("GANG-OVERCOMMIT", message, sorted(first))
     run.measure_at_end(check.OVERCOMMITTED, len(bad), twice)
 
@@ -258,7 +258,8 @@ def _judge_leak(run: Scenario, name: str, lost: int) -> None:
     last = run.observer.samples[-1]
     gangs, free = last["gangs"], last["free_on"]
     missing = [node for node, count in run.capacity.items() if free.get(node, 0) < count]
-    holders = f"held by gang {join_names(gangs)}" if gangs else "not free, but no gang held them"
+    which = f"gang{'s' * (len(gangs) > 1)} {join_names(gangs)}"
+    holders = f"held by {which}" if gangs else "not free, but no gang held them"
     if last["actors"]:
         alive = join_names(f"{count} of job {job}" for job, count in last["actors"].items())
         holders += f"; actors that still ran: {alive}"
@@ -295,7 +296,7 @@ def judge_gpu_use(
     measure(check.UNREGISTERED_USE, None if silent and not hidden else value, note=reasons)
     if hidden:
         details = "; ".join(
-            f"{count} on {node}, where these GPUs are in use: {join_names(gpus)}"
+            f"{quantity(count, 'GPUs')} on {node}. GPUs in use there: {join_names(gpus)}"
             for node, (count, gpus) in hidden.items()
         )
         message = f"processes use GPUs that Ray counts as free: {details}"
@@ -319,7 +320,7 @@ def _keep_evidence(run: Scenario, samples: list[Sample]) -> None:
     name = "gang-" + "-".join(run.title.replace("%", "percent").split()) + ".json"
     caption = f"{run.title}: accelerators of each job over time"
     run.measure.keep(name, content, kind="series", caption=caption)
-    room = f"{run.total} {unit}s free on {len(run.capacity)} nodes"
+    room = f"{run.total} {unit}s free on {quantity(len(run.capacity), 'nodes')}"
     run.measure.covered(f"{run.title}: test jobs A and B, {room}, {len(samples)} samples")
 
 

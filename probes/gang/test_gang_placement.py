@@ -20,7 +20,7 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
 
     A PACK gang of the same size is placed on them at once.
     """
-    with scene("fragments", nodes=2) as run:
+    with scene("free GPUs only on several nodes", nodes=2) as run:
         largest, filler = max(run.capacity.values()), ""
         size = max(largest, 2)
         if largest > 1 and run.total - len(run.capacity) < largest:
@@ -38,21 +38,17 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
             f"Ray placed a STRICT_PACK gang of {size} on {join_names(used)}, although no node had "
             "room for all of it. Expected: it waits"
         )
-        wrong = finding("GANG-MISPLACED", message, ["job B"])
+        wrong = finding("GANG-MISPLACED", message)
         run.measure_at_end(check.PLACED_IN_FRAGMENTS, len(used), wrong, ours=len(used) > 1)
-        asked_at = run.observer.mark("A asks for the same, PACK")
+        asked_at = run.observer.mark("A asks for as many with PACK")
         packed = run.ask("A", size)
         judge_not_blocked(run, packed, asked_at)
         nodes = run.observer.samples[-1]["gangs"].get(packed, {}).get("nodes", {})
         controls.control_fragments(measure, nodes)
         if filler:
             run.drop(filler)
-            time_handoff(
-                run,
-                run.drop(packed),
-                strict,
-                "Ray did not place the STRICT_PACK gang within 30 s after the others were removed",
-            )
+            never = "Ray did not place the STRICT_PACK gang within 30 s after all GPUs were free"
+            time_handoff(run, run.drop(packed), strict, never)
 
 
 def test_strategies_hold(scene, measure):
@@ -90,7 +86,7 @@ def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
     if cluster.resource != "GPU":
         pytest.fail("this test identifies components by their GPU, but Ray counts no GPU here")
     terms.check_placement(cluster.size)
-    with scene("components", sampled=False) as run:
+    with scene("components of a job", sampled=False) as run:
         wrong, astray = [], []
         for parts, split in scenes.list_layouts(terms, cluster.size, run.total):
             places = run.locate_ranks(parts)

@@ -21,7 +21,7 @@ TRAIN_START_SECONDS = 60  # for Ray Train to get its workers
 
 def test_mixed_gangs_of_twice_the_cluster_all_run(scene):
     """Gangs of different sizes that need twice the free accelerators in total are all placed."""
-    with scene("mixed sizes, twice the cluster", steady=False) as run:
+    with scene("gangs for twice the free GPUs", steady=False) as run:
         control_release_one_early(run)
         sizes = halving_sizes(run.total)
         judge.judge_all_ran(run, sizes, run.run_streams(sizes, hold=0.3))
@@ -42,7 +42,7 @@ def test_a_gang_that_does_not_fit_blocks_nobody(scene, cluster):
         control_release_one_early(run)
         huge = run.ask("A", cluster.ray_gpu_count + 1)
         run.observer.wait(judge.PENDING_SECONDS)
-        asked_at = run.observer.mark("B asks behind it")
+        asked_at = run.observer.mark("B asks while A waits")
         judge.judge_not_blocked(run, run.ask("B", max(run.total - 1, 1)), asked_at)
         judge.judge_withdrawal(run, huge, run.drop(huge, "A cancels"))
 
@@ -53,7 +53,7 @@ def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
     Plain Ray promises no fairness: the wait and the gangs that overtook are reported. The wait is
     bounded only where the contract declares a queue layer.
     """
-    with scene("a big gang under a stream", steady=False) as run:
+    with scene("a large gang behind small ones", steady=False) as run:
         control_release_one_early(run)
         run.start_stream("B", [1], width=run.total + 2, hold=0.3)
         if run.until(lambda sample: count_held(sample, "B") >= max(run.total // 2, 1)) is None:
@@ -77,7 +77,7 @@ def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
 
 def test_a_storm_of_gangs_leaves_nothing(scene, tier):
     """Gangs of random sizes, requested by two jobs at once, are all placed, and no GPU leaks."""
-    with scene("a storm", steady=False) as run:
+    with scene("many gangs of random sizes", steady=False) as run:
         control_release_one_early(run)
         rng = random.Random(run.total)
         sizes = [rng.randint(1, run.total) for _ in range(STORM_GANGS[tier])]
@@ -93,7 +93,8 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         running = run.ask("A", need)
         if workplace is None:
             raise NoRoom(
-                "this test needs the contract's shared folder, and its path is no folder here"
+                "seatrial's machine cannot write into the folder of `shared` in the contract. "
+                "Correct the mount there, and test again"
             )
         if run.wait_placed(running) is None:
             raise NoRoom(
@@ -110,12 +111,12 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         gangs = {gang for sample in run.samples for gang in sample["gangs"] if gang[0] == "B"}
         measure.note("train_withdrew", max(len(gangs) - 1, 0), "times")
         measure.note("train_placed_in", run.elapsed(released, when), "s")
-        stuck = finding("GANG-STUCK", "Ray did not place Ray Train on free GPUs", ["job B"])
+        free = f"within {TRAIN_START_SECONDS} s, although enough GPUs were free"
+        stuck = finding("GANG-STUCK", f"Ray did not place Ray Train's workers {free}")
         run.measure_at_end(check.NEVER_PLACED, int(when is None), stuck, samples=len(gangs))
         outcome = "never placed" if when is None else jobs["B"].call("outcome")
-        broke = finding(
-            "GANG-STUCK", f"Ray placed Ray Train, but its run ended with: {outcome}", ["job B"]
-        )
+        message = f"Ray placed Ray Train's workers, but their run ended with: {outcome}"
+        broke = finding("GANG-STUCK", message, ["job B"])
         broken = [] if when is None else [broke]
         run.measure_at_end(check.RAY_TRAIN_OUTCOME, outcome, *broken, ours=when is not None)
         if outcome != "finished":

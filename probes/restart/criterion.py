@@ -39,11 +39,11 @@ NOT_REFUSED = none_of(
 )
 REFUSALS_EXPLAINED = Check(
     "refusals_explained", "sentences", from_run="one sentence for each refused checkpoint",
-    failing="the log explains refused checkpoints in only {value}",
+    failing="the log has {value} on why a checkpoint was refused",
 )
 SAVES_REFUSED = Check(
     "saves_refused", "saves", from_run="the saves that seatrial makes fail as on a full disk; it fills no disk",
-    failing="the full disk made {value} fail",
+    failing="with a full disk, {value} failed with an error that names the rank",
 )
 SAVED_AFTER = Check(
     "saved_after", "saves", from_run="the saves that are due once there is free space",

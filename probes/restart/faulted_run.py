@@ -468,13 +468,13 @@ def run_kill_rerun(
     groups, ended = _wait_until_free(cluster), time.time()
     with LauncherProcess(cluster, config) as second:
         exit_code = second.wait()
+    how = "did not end in time" if exit_code is None else f"ended with exit code {exit_code}"
     run = FaultedRun(
         scenario=scenario,
         injectors=[kill],
         results=_read_results(out, cluster.size) if exit_code == 0 else [],
         attempts=_read_attempts(process_faults.read_json_lines(out / "attempts.jsonl"), ended),
-        error=f"the repeated command ended with exit code {exit_code}: "
-        f"{last_line(second.output(), 'it printed nothing')}",
+        error=f"the repeated command {how}: {last_line(second.output(), 'it printed nothing')}",
         journals=split_by_attempt(process_faults.read_journal(out, victim)),
     )
     return run, groups

@@ -24,6 +24,7 @@ from probes.restart.faulted_run import DONE_EVENTS, GANG_NAME, SAVE_EVERY, Fault
 from probes.restart.reference_run import NEWEST, ReferenceRun, Results, StepComparison
 from reference_trainer.launch.supervisor import Attempt
 from reports.measurement import Limit, Verdict
+from reports.numbers import quantity
 
 LimitLookup = Callable[[str], Any]
 
@@ -69,17 +70,18 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
     failed = expected and not finished
     known, note = failed or run.all_injected, "seatrial could not inject a planned fault"
     outcome = "finished" if finished else "gave up"
-    because = f"{scenario.summary}: {'the run must finish' if expected else 'the run must give up'}"
+    because = f"{scenario.summary}; the run must {'finish' if expected else 'give up'}"
     limit = Limit(one_of=["finished" if expected else "gave up"], because=because)
     measure(check.OUTCOME, outcome if known else None, limit=limit, note=note)
-    limit = exactly(scenario.attempts, "attempts", "one per injected fault, plus the last one")
+    because = "one per injected fault, plus one if the run must finish"
+    limit = exactly(scenario.attempts, "attempts", because)
     measure(check.ATTEMPTS, len(attempts) if known else None, limit=limit, note=note)
     if failed:
         measure.explain(finding("RESTART-NOT-RECOVERED", f"the run did not recover: {run.error}"))
     elif known and len(attempts) != scenario.attempts:
         reasons = "; ".join(attempt.reason or "finished" for attempt in attempts)
-        statement = f"the run made {len(attempts)} attempts. Expected: {scenario.attempts}. Ends: "
-        measure.explain(finding("RESTART-ATTEMPTS", statement + reasons))
+        made = f"the run made {quantity(len(attempts), 'attempts')}. Expected: {scenario.attempts}"
+        measure.explain(finding("RESTART-ATTEMPTS", f"{made}. How they ended: {reasons}"))
 
 
 def judge_resume(run: FaultedRun, measure: Recorder) -> None:
@@ -100,8 +102,8 @@ def judge_resume(run: FaultedRun, measure: Recorder) -> None:
         because += ", and a save in the background may not have ended"
     lost, most = max(run.steps_lost, default=None), scenario.max_lost
     limit = Limit(high=most, unit="steps", because=because)
-    statement = f"a fault cost {lost} steps. Expected: at most {most} ({because})"
-    cause, failed = finding("RESTART-STEPS-LOST", statement), lost is not None and lost > most
+    cost = f"a fault cost {quantity(lost or 0, 'steps')}. Expected: at most {most} ({because})"
+    cause, failed = finding("RESTART-STEPS-LOST", cost), lost is not None and lost > most
     judge_or_explain(measure, check.STEPS_LOST, lost, cause, failed, limit=limit, note=unseen)
 
 
@@ -112,7 +114,7 @@ def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> Non
     if seconds is None or limit.judge(seconds) is not Verdict.FAIL:
         return
     parts = dataclasses.asdict(faulted_run.recovery_costs(run, len(run.injectors) - 1))
-    texts = {name: "an unknown time" if s is None else f"{s:.0f} s" for name, s in parts.items()}
+    texts = {name: "not known" if s is None else f"{s:.0f} s" for name, s in parts.items()}
     statement = f"parts of the recovery time: detection {texts['detect']}, rescheduling "
     statement += f"{texts['reschedule']}, start-up to the first step {texts['init']}"
     measure.explain(finding("RESTART-SLOW", statement))
@@ -158,8 +160,8 @@ def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -
         tolerance = original.least_wrong_distance / 2
         if math.isnan(tolerance):
             reason = (
-                f"{reordered}, so last bits may differ. seatrial does not know how much: its "
-                "resumes with planted errors gave no loss to compare with. Run RESTART again"
+                f"{reordered}, so last bits of losses may differ. seatrial does not know how much, "
+                "because its resumes with planted errors gave no loss. Run RESTART again"
             )
             measure(check.UNEQUAL_STEPS, None, note=reason)
             measure(check.FINAL_STATE, None, note=reason)
@@ -192,7 +194,7 @@ def judge_losses(results: Results, measure: Recorder) -> None:
     """Judge that every loss is finite."""
     losses = [step["loss"] for result in results for step in result["steps"]]
     wrong = sum(not math.isfinite(loss) for loss in losses)
-    cause = finding("RESTART-NAN", f"{wrong} losses of all ranks and steps were NaN or infinite")
+    cause = finding("RESTART-NAN", f"NaN or infinite losses, of all ranks and steps: {wrong}")
     judge_or_explain(measure, check.NON_FINITE, wrong if losses else None, cause)
 
 
@@ -221,7 +223,7 @@ def report_unequal(
         ranks = list[int]()
         if found.unequal:
             first, ranks = reference.first_unequal_step(found.unequal)
-            statement = str(first)
+            statement = f"first step that differs: {first}"
         suspects = [f"rank {rank}" for rank in ranks[:MAX_NAMES]]
         names = {"rank": ranks[0] if ranks else ""}
         measure.explain(finding(code, statement, suspects, names=names))
@@ -229,7 +231,7 @@ def report_unequal(
 
 def judge_left_behind(groups: int, fate: str, measure: Recorder, on: str = "cluster") -> None:
     """Judge that no placement group is left."""
-    cause = finding("RESTART-LEAK", f"{groups} placement groups {fate}")
+    cause = finding("RESTART-LEAK", f"{quantity(groups, 'placement groups')} {fate}")
     judge_or_explain(measure, check.NOT_RELEASED, groups, cause, on=on)
 
 
@@ -237,7 +239,7 @@ def find_leaks(
     cluster: Cluster, folder: Path, measure: Recorder, attempts: Iterable[Attempt] = ()
 ) -> None:
     """Judge that the ended runs of this folder hold no placement group, and that no rank runs."""
-    judge_left_behind(len(cluster.groups_named(GANG_NAME)), "are left after the run", measure)
+    judge_left_behind(len(cluster.groups_named(GANG_NAME)), "left after the run", measure)
     known = rank_processes(folder, attempts)
     judge_orphans(*find_orphans(cluster, known), known, measure)
 
@@ -343,8 +345,8 @@ def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: 
     reasons = {entry["name"]: entry["reason"] for entry in results[0]["skipped"]}
     reason = reasons.get(f"step-{NEWEST}", "")
     limit = exactly(1, "sentences", "the log must explain why each checkpoint was refused")
-    statement = f"with the damage {name}, the run skipped the checkpoint step-{NEWEST}: "
-    statement += "its log has no reason"
+    statement = f"with the damage {name}, the run skipped the checkpoint step-{NEWEST}, "
+    statement += "but its log has no reason"
     cause = finding("RESTART-UNREPORTED", statement, names={"step": NEWEST})
     failed = not reason and NEWEST not in starts
     judge_or_explain(

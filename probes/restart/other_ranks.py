@@ -32,6 +32,7 @@ from reference_trainer.launch.gang import Gang
 from reference_trainer.launch.launchers import train_rank
 from reference_trainer.telemetry.event_log import STAGES
 from reports.measurement import Limit, Verdict
+from reports.numbers import quantity
 
 RANKS = 2  # each on a node of its own
 WAIT_SECONDS = 90  # Ray counts a lost node for 5 health checks of 3 s; the rest is margin
@@ -107,7 +108,7 @@ def spare_nodes(cluster: Cluster, count: int, measure: Recorder) -> Iterator[Spa
     if jobs := jobs_of_others(cluster):
         why = f"this test kills nodes, and other jobs run on this cluster ({join_names(jobs)})"
         pytest.fail(f"{why}. Run it when they have ended", pytrace=False)
-    measure.progress(f"restart: {count} spare raylets join")
+    measure.progress(f"restart: {count} spare raylets join the cluster")
     with closing(SpareNodes(cluster, count)) as spares:
         yield spares
 
@@ -134,7 +135,7 @@ def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
 
 def control_silent_wait(loss: NodeLoss, silent: NodeRepair, measure: Recorder) -> None:
     """Check that a gang that holds something and reports nothing fails the judge of waits."""
-    fault = f"a waiting gang holds {silent.held} bundles and logs nothing"
+    fault = f"a waiting gang holds {quantity(silent.held or 0, 'bundles')} and logs nothing"
     plant(measure, check.SILENT_WAIT, fault, partial(judge_wait, loss, silent))
 
 
@@ -240,7 +241,7 @@ def judge_kills(
     )
     measure(check.KILLS, count_kills(runs), limit=Limit(low=seconds / 60, because=because))
     unexplained, errors = unexplained_losses(runs), [run.error for run in runs if not run.results]
-    statement = f"{len(unexplained)} attempts failed without an injected kill. Reasons: "
+    statement = f"attempts that failed without an injected kill: {len(unexplained)}. Reasons: "
     cause = finding("RESTART-ATTEMPTS", statement + "; ".join(unexplained))
     judge_or_explain(measure, check.UNEXPLAINED_FAILURES, len(unexplained), cause)
     cause = finding("RESTART-NOT-RECOVERED", f"a killed run did not finish: {''.join(errors[:1])}")
@@ -249,8 +250,8 @@ def judge_kills(
         of_mode = [run for run in runs if run.scenario.changes["save_mode"] == mode]
         lost = max((steps for run in of_mode for steps in run.steps_lost), default=None)
         limit = Limit(high=bound, because=f"the run saves every {faulted_run.SAVE_EVERY} steps")
-        statement = f"with {mode} saves, a kill cost {lost} steps. Expected: at most {bound}"
-        cause = finding("RESTART-STEPS-LOST", statement)
+        cost = f"a kill cost {quantity(lost or 0, 'steps')}. Expected: at most {bound}"
+        cause = finding("RESTART-STEPS-LOST", f"with {mode} saves, {cost}")
         failed, on = (lost or 0) > bound, f"{mode} saves"  # None: rank 0 never died
         judge_or_explain(measure, check.STEPS_LOST, lost, cause, failed, limit=limit, on=on)
     results = [result for run in runs for result in run.results]
@@ -331,7 +332,7 @@ def _resume_fewer(gang: Gang, config: TrainConfig, copy: Path) -> Results:
 
 def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
     """Run the control; judge that the smaller run takes the same samples, within the noise."""
-    because = f"{MARGIN} times the loss difference of two runs of both sizes without a resume"
+    because = f"{MARGIN} times the loss difference of two runs, not resumed, one with fewer ranks"
     noise = reference_run.loss_distance(runs.full, runs.fewer)  # the two runs that were not resumed
     limit = Limit(high=MARGIN * noise, unit="nats", because=because)
     fault = "the run that is resumed with fewer ranks skips one sample"
@@ -351,8 +352,7 @@ def _judge_smaller(full: Results, smaller: Results, limit: Limit, measure: Recor
     drift = reference_run.loss_distance(full, smaller)
     measure(check.DRIFT, drift, limit=limit)
     if differ or limit.judge(drift) is Verdict.FAIL:
-        loss_text = f"the loss differs by {drift:.3g}"
-        steps = ", ".join(map(str, differ))
-        difference = f"steps {steps} have different samples" if differ else loss_text
+        steps = f"these steps have different samples: {join_names(map(str, differ))}"
+        difference = steps if differ else f"the loss differs by {drift:.3g} nats"
         statement = f"after a resume with one rank fewer, {difference}"
         measure.explain(finding("RESTART-UNEQUAL", statement))

@@ -49,8 +49,8 @@ class UnequalStep:
 
     def __str__(self) -> str:
         parts = [
-            f"{KEY_WORDS.get(key, key)} {_shorten_digest(self.actual.get(key))} instead of "
-            f"{_shorten_digest(self.expected.get(key))}"
+            f"{KEY_WORDS.get(key, key)} {_shorten_digest(self.actual.get(key, 'no value'))} "
+            f"instead of {_shorten_digest(self.expected.get(key, 'no value'))}"
             for key in self.keys
         ]
         return f"rank {self.rank}, step {self.step}: {'; '.join(parts)}"
@@ -106,7 +106,7 @@ class StepComparison:
         if not self.steps:
             return "the run made no step after a resume"
         missing = self.steps - self.compared
-        return f"loss value, gradient norm or samples are missing: {missing} of {self.steps} steps"
+        return f"loss, gradient norm or samples are missing in {missing} of {self.steps} steps"
 
 
 def compare_steps(

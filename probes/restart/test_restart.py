@@ -71,7 +71,7 @@ def test_the_same_command_goes_on_after_a_killed_launcher(
     scenario = scenarios.LAUNCHER_KILLED
     measure.progress(f"restart: {scenario.summary}")
     run, groups = run_kill_rerun(cluster, original.slow_config, scenario, workplace)
-    fate = f"of the killed launcher are left after {faulted_run.FREE_SECONDS} s"
+    fate = f"of the killed launcher left after {faulted_run.FREE_SECONDS} s"
     judge.judge_left_behind(groups, fate, measure, on="the killed launcher")
     judge_killed(original, run, cluster, workplace, limits, measure)
 
@@ -150,11 +150,11 @@ def test_a_punished_run_is_the_run_never_killed(cluster, workplace, long_origina
     for number, run in enumerate(runs, 1):
         measure.note("ettr", faulted_run.ettr(run), "ratio", on=f"run {number}")
     scenarios.control_leaked_group(cluster, cluster.gang(1, name=GANG_NAME), measure)
-    times = f"{ranks.count_kills(runs)} times in {len(runs)} runs"
+    times = f"{ranks.count_kills(runs)} kills in {len(runs)} runs"
     measure.covered(f"{ranks.SUMMARY}: {times}, seed {seed}")
     errors = [injector.error for injector in ranks.injectors_of(runs) if injector.error]
     if errors:
-        measure.covered(f"seatrial could not inject {len(errors)} kills: {errors[0]}")
+        measure.covered(f"seatrial could not inject kills ({len(errors)}): {errors[0]}")
 
 
 @pytest.mark.tier("standard")
@@ -165,8 +165,8 @@ def test_fewer_ranks_go_on_with_the_same_samples(cluster, workplace, original, m
     """
     original.require_shared_folder(cluster, measure)
     if cluster.size < 2:
-        pytest.fail("a run of one rank cannot resume with one rank less", pytrace=False)
-    measure.progress("restart: runs are resumed with one rank less")
+        pytest.fail("this test needs 2 ranks: it resumes a run with one rank fewer", pytrace=False)
+    measure.progress("restart: runs are resumed with one rank fewer")
     runs = run_world_sizes(cluster, workplace)
     ranks.judge_world_sizes(runs, measure)
     measure.covered(f"saved by {len(runs.full)} ranks, resumed with {len(runs.resumed)}")

@@ -131,7 +131,7 @@ def _send_file(path: Path, copy: Path, source: int, targets: Sequence[int], worl
     Raises CheckpointError on all ranks when it failed on any.
     """
     file: BinaryIO | None = None
-    problem, failure = None, f"{path.name} was not sent"
+    problem, failure = None, f"{path.name} was not sent to another node"
     if world.rank == source:
         file, problem = try_call(lambda: path.open("rb"))
     elif world.rank in targets:
@@ -292,7 +292,7 @@ class CheckpointWriter:
         if final.exists():
             aside = final.rename(self.folder / f"{final.name}.rejected-{secrets.token_hex(4)}")
             log.warning(
-                "the checkpoint of step %d was damaged when this run began: it is kept as %s",
+                "the checkpoint of step %d was skipped when this run began: it is kept as %s",
                 step,
                 aside,
             )

@@ -66,16 +66,18 @@ def validate_shard_set(reports: Sequence[tuple[str, dict[str, Any]]]) -> list[in
 
     Raises StaleShards unless all are shards of one set, MissingShard unless the set is complete.
     """
-    first_host, first = reports[0]
+    lead, first = reports[0]
     files: dict[int, Any] = {}
     for rank, (host, content) in enumerate(reports):
         keys = [name for name in shards.COMMON_KEYS if content[name] != first[name]]
         same_files = files.setdefault(content["node"], content["files"]) == content["files"]
         if keys or not same_files:
-            seen, wanted = (shards.entries_text(c, keys) or "other files" for c in (content, first))
+            seen, wanted = (shards.entries_text(one, keys) for one in (content, first))
+            other = f"other files of shard {content['node']} than another rank"
+            found = f"a shard with {seen}, but rank 0 on {lead} has {wanted}" if keys else other
             raise shards.StaleShards(
-                f"rank {rank} on {host} has a shard with {seen}, but rank 0 on {first_host} has"
-                f" {wanted}: make the shards again on every node, from the same documents"
+                f"rank {rank} on {host} has {found}: make the shards again on every node, from the"
+                " same documents"
             )
     missing = sorted(set(range(first["nodes"])) - files.keys())
     if missing:

@@ -150,8 +150,8 @@ class ShardStream(SampleStream):
         count, ranks = self.per_step // nodes, max(sharers.values())
         if count < ranks:
             raise DataError(
-                f"the batch has {count} samples of each shard, too few for its {ranks} ranks:"
-                " use a larger --batch"
+                f"samples of a shard in each step: {count}. Expected: {ranks} or more, one for each"
+                " rank that reads the shard: use a larger --batch"
             )
         node = self.shard_ids[rank]
         first = self.position + (node - self.position) % nodes

@@ -159,8 +159,8 @@ class Gang:
         if not self._group.wait(timeout_seconds=self.timeout - notice_s):
             held = self.holders() or "the gang held nothing while it waited"
             raise GangPending(
-                f"{label} found not enough free resources in {self.timeout:.0f} s: "
-                f"{self._free():.0f} were free; {held}"
+                f"{label} found not enough free resources in {self.timeout:.0f} s "
+                f"({self._free():.0f} free); {held}"
             )
 
     def _free(self) -> float:

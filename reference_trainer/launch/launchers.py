@@ -21,7 +21,7 @@ import click
 from reference_trainer import rank_environment
 from reference_trainer.config import TrainConfig, build_config, cli_options, config_options
 from reference_trainer.late import ray
-from reference_trainer.launch.gang import Gang, GangError, last_line
+from reference_trainer.launch.gang import Gang, GangError, last_line, name_ranks
 from reference_trainer.launch.supervisor import Timeouts, supervise
 from reference_trainer.launch.torchrun_child import run_torchrun
 from reference_trainer.launch.worker import ray_resources
@@ -118,8 +118,7 @@ def run_with_gang(job: TrainingJob) -> JobResult:
         if event in ("lost", "left"):
             job.notify(values["reason"])
         elif event == "repaired":
-            ranks = ", ".join(map(str, values["ranks"]))
-            job.notify(f"ranks {ranks} were started again on the same nodes")
+            job.notify(f"started again on the same nodes: {name_ranks(values['ranks'])}")
         elif event == "removed":
             job.notify("all ranks were ended, to be started again in a new placement group")
 
@@ -391,5 +390,5 @@ def _count_ranks(workers: str, resource: str) -> int:
         alive = sum(bool(node["Alive"]) for node in ray.nodes())
         return int(ray.cluster_resources()["GPU"]) if resource == "GPU" else alive
     if not workers.isdecimal() or int(workers) < 1:
-        raise click.UsageError(f"--workers must be a number or all, but is {workers!r}")
+        raise click.UsageError(f"--workers must be 1 or more, or all, but is {workers!r}")
     return int(workers)

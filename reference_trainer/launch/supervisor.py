@@ -110,7 +110,7 @@ def supervise(
             details = {"ranks": attempt.lost, "reason": attempt.reason}
             on_event("left" if attempt.left else "lost", details)
             if len(attempts) > restarts:
-                message = f"{len(attempts)} attempts failed, the last one with: {attempt.reason}"
+                message = f"attempt {len(attempts)} of {restarts + 1} failed: {attempt.reason}"
                 on_event("given-up", {"reason": message})
                 raise _with_attempts(attempts, GangError(message))
 

@@ -83,7 +83,8 @@ def test_without_room_beside_other_peoples_jobs_nothing_is_proven(lab: Lab) -> N
         record, _ = acceptance(lab, "stranger", PROBE)
         assert state_of(job) == "CREATED 3"
     assert record.verdict("GANG") is Verdict.UNPROVEN
-    assert all("needs 2 free GPUs, found 1 of 4" in result.error for result in record.results)
+    errors = [result.error for result in record.results]
+    assert all("needs 2 free GPUs, but 1 of 4 were free" in error for error in errors)
     assert not findings(record)
 
 

@@ -144,7 +144,7 @@ CASES: list[
     ),
     (
         finding("GANG-NOT-REMOVED", "stays", ["job A"], names={"job": "A"}),
-        "Remove the gang that outlived its job",
+        "Remove the placement group that test job A left behind",
         "the head$ ray list jobs",
         "No placement group is left after a job has ended.",
     ),

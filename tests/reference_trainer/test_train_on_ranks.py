@@ -311,7 +311,7 @@ def test_a_file_that_cannot_be_read_to_be_sent_costs_a_save_and_nobody_waits(tmp
         assert [step["step"] for step in rank["run"]["steps"]] == [1, 2, 3, 4]
         assert [save["step"] for save in rank["run"]["unsaved"]] == [2, 4]
         for save in rank["run"]["unsaved"]:
-            assert "__1_0.distcp was not sent: rank 1 on" in save["error"]
+            assert "__1_0.distcp was not sent to another node: rank 1 on" in save["error"]
             assert "Input/output error" in save["error"]
 
 

@@ -141,7 +141,9 @@ def test_where_nvml_does_not_tell_its_words_are_kept(nvml: SimpleNamespace) -> N
 
 
 def test_gpus_that_are_not_this_clusters_make_it_blind(nvml: SimpleNamespace) -> None:
-    assert seen_by(GpuMonitor(4)) == "NVML sees 8 GPUs, Ray counts 4: which are Ray's is not known"
+    assert seen_by(GpuMonitor(4)) == (
+        "NVML sees 8 GPUs, but Ray counts 4, so seatrial does not know which of them Ray uses"
+    )
 
 
 def test_an_nvml_that_hangs_is_not_taken_at_its_last_word(

@@ -34,7 +34,7 @@ def test_steps_that_tell_nothing_are_not_equal() -> None:
     silent = [{"rank": 0, "steps": [{"step": 1}, {"step": 2, "loss_hex": None, "ids": [1]}]}]
     found = compare_steps(silent, silent)
     assert (found.unequal, found.compared, found.count) == ([], 0, None)
-    lack = "loss value, gradient norm or samples are missing:"
+    lack = "loss, gradient norm or samples are missing in"
     assert found.doubt == f"{lack} 2 of 2 steps"
     half = compare_steps(run([1.0, 2.0]), run([1.0, 2.0])) + found
     assert (half.count, half.doubt) == (None, f"{lack} 2 of 4 steps")

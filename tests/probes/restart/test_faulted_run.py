@@ -406,7 +406,7 @@ def test_the_reasons_of_too_many_attempts_are_given(voyage):
     measure = recorder("RESTART")
     judge_completion(voyage, measure)
     (found,) = measure.result("finished", 1.0).findings
-    assert found.statement.endswith("Ends: rank 1 died; no answer of rank 2; finished")
+    assert found.statement.endswith("How they ended: rank 1 died; no answer of rank 2; finished")
 
 
 def test_an_only_attempt_resumed_nothing(voyage):

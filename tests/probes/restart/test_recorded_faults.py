@@ -298,7 +298,7 @@ def test_without_a_wrong_resume_nobody_knows_how_far_is_too_far(
     played = play(KILLED, monkeypatch, forget)
     unequal = judged(played, "unequal_steps")
     assert (unequal.value, unequal.verdict) == (None, Verdict.UNPROVEN)
-    assert unequal.note.endswith("gave no loss to compare with. Run RESTART again")
+    assert unequal.note.endswith("gave no loss. Run RESTART again")
 
 
 # A control that is blind: what it should have changed is as it was.

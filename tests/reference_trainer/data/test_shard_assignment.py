@@ -191,7 +191,7 @@ def test_one_shard_that_is_not_the_same_on_two_nodes_is_refused(nodes):
     content["files"]["lane-00003"].update(manifest.describe_file(shard.folder / "lane-00003"))
     manifest.write_content(shard.folder, content)
     told = together([nodes / f"node{n}" for n in range(3)], "abc")
-    refused(told, StaleShards, "rank 2 on c has a shard with other files")
+    refused(told, StaleShards, "rank 2 on c has other files of shard 1 than another rank")
 
 
 def test_a_vocabulary_or_a_sample_that_does_not_fit_is_refused(nodes):

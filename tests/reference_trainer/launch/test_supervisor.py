@@ -62,7 +62,7 @@ def test_a_gang_that_does_not_come_together_costs_an_attempt_and_not_the_run():
             pass
 
     heard = []
-    with pytest.raises(GangError, match="3 attempts failed, the last one with: starting") as lost:
+    with pytest.raises(GangError, match="attempt 3 of 3 failed: starting") as lost:
         supervise(Late, print, restarts=2, on_event=lambda event, values: heard.append(event))
     assert len(lost.value.attempts) == 3
     assert heard.count("lost") == 3
