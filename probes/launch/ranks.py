@@ -250,7 +250,7 @@ def check_contiguous(job: AnnouncedJob, row: Row) -> Problem | None:
     numbers = sorted(int(other["RANK"]) for other in job.node_ranks[row["node"]])
     if numbers[-1] - numbers[0] + 1 == len(numbers):
         return None
-    found = f"its node has ranks {', '.join(map(str, numbers))}"
+    found = f"the node has ranks {', '.join(map(str, numbers))}"
     return Problem(found, "consecutive ranks on each node")
 
 
@@ -261,8 +261,8 @@ def check_connected(job: AnnouncedJob, row: Row) -> Problem | None:
         return None
     address = row.get("master")
     if address is None:
-        found = f"it trained without a connection to {row['MASTER_ADDR']}:{row['MASTER_PORT']}"
-        return Problem(found, "a connection: rank 0's TCPStore listens there")
+        found = f"trained without a connection to {row['MASTER_ADDR']}:{row['MASTER_PORT']}"
+        return Problem(found, "a connection, because rank 0's TCPStore listens there")
     elsewhere = job.several_hosts and row.get("node") != first.get("node")
     if elsewhere and is_loopback(address):
         found = f"{row['MASTER_ADDR']} resolves to {address}"
@@ -328,10 +328,10 @@ def check_device(job: AnnouncedJob, row: Row) -> Problem | None:
         return None
     device = row.get("device")
     if device is None or not device.startswith("cuda"):
-        found = f"it computes on {device}" if device else "it did not report where it computes"
+        found = f"computing on {device}" if device else "no computing device reported"
         return Problem(found, "a GPU", "LAUNCH-DEVICE")
     if not row.get("gpu"):
-        return Problem("it did not report its GPU", "its own GPU", "LAUNCH-DEVICE")
+        return Problem("no GPU reported", "one GPU for each rank", "LAUNCH-DEVICE")
     sharing = job.gpu_ranks[_gpu_key(row)]
     if len(sharing) > 1:
         found = f"ranks {', '.join(sharing)} share GPU {row['gpu']}"
