@@ -331,8 +331,8 @@ def _require_software(item: pytest.Item, criterion: str) -> None:
     uses = item.get_closest_marker("uses")
     if uses is not None and find_spec(uses.args[0]) is None:
         # A skipped probe is UNPROVEN: its criterion is never accepted.
-        where = "is not installed where seatrial runs. Install it there: pip install 'ray[train]'"
-        pytest.skip(f"{uses.args[0]} {where}")
+        where = "is not installed on the host that runs seatrial"
+        pytest.skip(f"{uses.args[0]} {where}. Install it there: pip install 'ray[train]'")
     needs = [missing(mark.args[0]) for mark in item.iter_markers("needs")]
     cluster = item.config.stash[RUN].cluster
     on_gpu = cluster is None or cluster.on_gpu

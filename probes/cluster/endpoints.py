@@ -77,8 +77,8 @@ def ignored_address(dashboard: str) -> str:
     if named in ("", dashboard):
         return ""
     return redact_text(
-        f"{ADDRESS_VARIABLE}={named} was ignored: it may lead to another cluster. The job went to"
-        f" {dashboard}. Unset or correct it."
+        f"{ADDRESS_VARIABLE}={named} was ignored: it may lead to another cluster. Jobs go to "
+        f"{dashboard}. Unset or correct the variable"
     )
 
 
