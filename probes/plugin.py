@@ -415,7 +415,7 @@ class InterruptHook:
             PROBLEMS.append(INTERRUPT)
         SIGNALS.wait_for("the report is written")
         self._ending.write(_end_state(), _take_problems())
-        SIGNALS.wait_for("what the probe made is removed")
+        SIGNALS.wait_for("what the test made is removed")
 
 
 def pytest_report_teststatus(
@@ -454,7 +454,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     except BaseException as error:  # noqa: BLE001 - of a fixture, or of another plugin
         from probes.session.ending import describe
 
-        PROBLEMS.append(("teardown", "the end of the run", describe(error)))
+        PROBLEMS.append(("teardown", "the last step of the run", describe(error)))
     terminal.stop_progress(session.config)
     summary = ending.close(_end_state(), _take_problems())
     session.exitstatus = summary.exit_code

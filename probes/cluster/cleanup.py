@@ -75,7 +75,7 @@ class CleanupProcess:
             assert child.stdin is not None
             with contextlib.suppress(OSError):  # what it has not read
                 child.stdin.close()
-            text = f"it ended before the run, with exit code {code}. "
+            text = f"it ended before the end of the run, with exit code {code}. "
             none = "It is not replaced{}. If seatrial is killed, run `seatrial cleanup --remove`"
             if len(self.problems) < MAX_DEATHS:
                 try:

@@ -37,7 +37,7 @@ def busy_accelerators(cluster: Any, idle: int = 0) -> int:
 
 
 def _who_holds(cluster: Any) -> str:
-    return str(cluster.describe_holders() or "other jobs hold accelerators")
+    return str(cluster.describe_holders() or "some accelerators are in use")
 
 
 def describe_busy(cluster: Any, seconds: float = SETTLE_S) -> str:

@@ -219,7 +219,8 @@ def test_a_stopped_job_leaves_nothing(cluster, terms, measure):
     seen = trained and before.count >= cluster.size and not before.unseen
     judge_stop(cluster, left if seen else None, seconds, measure)
     judge_again(again, measure)
-    measure.covered(f"one job of {quantity(before.count, 'processes')} was stopped in training")
+    when = " in training" if trained else ""
+    measure.covered(f"one job of {quantity(before.count, 'processes')} was stopped{when}")
 
 
 def stop(path, running):

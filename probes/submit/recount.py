@@ -44,7 +44,7 @@ class _Result:
             yield Weight.UNPROVEN, f"{self.probe}: state {self.state}. Expected: {FINISHED}"
         for kind, names, has in (
             ("the measure", owed.get("measures"), self.judged),
-            ("the control", owed.get("controls"), self.controls),
+            ("the planted fault", owed.get("controls"), self.controls),
         ):
             if missing := sorted({*(names or ())} - has):
                 yield (
@@ -105,7 +105,9 @@ class Recount:
         if self._unread:
             yield self._unread
         for problem in (*self._run.get("problems", ()), *self._problems):
-            yield f"{problem['kind']} error in {problem['where']}: {problem['text']}"
+            kind = problem["kind"]
+            what = "clean-up failed" if kind == "teardown" else f"{kind} error"
+            yield f"{what} in {problem['where']}: {problem['text']}"
         yield from map(str, self._run.get("unverified", ()))
         facts = self._run["contract"]
         if not facts.get("agreed", True):

@@ -215,7 +215,7 @@ def test_one_that_dies_is_replaced_and_the_next_knows_what_is_kept(tmp_path: Pat
     assert (kept.exists(), stays.exists(), late.exists()) == (False, True, False)
     ((place, text),) = keeper.problems
     assert place == f"the process that cleans up ({pid})"
-    assert text.startswith("it ended before the run, with exit code -9. Process ")
+    assert text.startswith("it ended before the end of the run, with exit code -9. Process ")
 
 
 def test_one_that_dies_again_and_again_is_not_replaced_for_ever(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_one_that_has_no_successor_is_said(tmp_path: Path, error: Exception) -> 
     ((place, text),) = keeper.problems
     assert place == f"the process that cleans up ({pid})"
     assert text == (
-        f"it ended before the run, with exit code -9. It is not replaced ({error}). If seatrial "
+        f"it ended before the end of the run, with exit code -9. It is not replaced ({error}). If seatrial "
         "is killed, run `seatrial cleanup --remove`"
     )
     keeper.close()

@@ -245,7 +245,7 @@ def test_a_package_that_is_there_is_not_sent() -> None:
     [
         (404, UnknownJob, "the last line"),
         (400, SubmitError, "HTTP 400: the last line"),
-        (401, SubmitError, "refuses access without token"),
+        (401, SubmitError, "refuses access without a token"),
         (403, SubmitError, "RAY_AUTH_TOKEN_PATH"),
     ],
 )

@@ -62,7 +62,7 @@ def test_what_an_earlier_probe_gives_back_late_is_no_holder(clock: Clock) -> Non
     begun = clock.now
     assert describe_busy(Shared(clock, (0, 1e9, "actor A"))) == "actor A"
     assert clock.now - begun <= room.SETTLE_S + room.POLL_S
-    assert describe_busy(Shared(clock, (0, 1e9, ""))) == "other jobs hold accelerators"
+    assert describe_busy(Shared(clock, (0, 1e9, ""))) == "some accelerators are in use"
 
 
 def waited(cluster: Any, seconds: float = 600) -> tuple[float, list[str]]:
