@@ -56,7 +56,7 @@ METRIC_ERROR = default_check(
     "four decimals", high=0.0005, failing="the logged loss is wrong by {value}",
 )
 LOSS_RATIO = default_check(
-    "loss_ratio", "ratio", "in 20 steps, training lowers the loss to two thirds of its first value",
+    "loss_ratio", "ratio", "in 20 steps, sound training lowers the loss to two thirds of its first value, so the limit is wide",
     high=0.9, failing="after training, the loss is {value} of its first value",
 )
 WRONG_EXPORTS = none_of(
@@ -70,8 +70,8 @@ EXPORT_ERROR = default_check(
 )
 SHARE_ON_AGREED_NETWORK = default_check(
     "share_on_agreed_network", "ratio",
-    "a job on the agreed fabric sends all bytes of FSDP over it, a job on another network none: half "
-    "separates the two", low=0.5, when=SEVERAL_HOSTS & ordered("fabric"), depends=("management",),
+    "a job on the agreed fabric sends all its FSDP traffic over it, a job on another network none: "
+    "half separates the two", low=0.5, when=SEVERAL_HOSTS & ordered("fabric"), depends=("management",),
     failing="the job sends only {value} of its traffic over the agreed network",
 )
 HIDDEN_ERRORS = none_of(

@@ -176,12 +176,16 @@ def check_set(job: AnnouncedJob, row: Row) -> Problem | None:
     return None
 
 
+def _up_to(last: int) -> str:
+    return f"0 to {last}" if last else "0"
+
+
 def check_rank(job: AnnouncedJob, row: Row) -> Problem | None:
     """Check that WORLD_SIZE is right, and that each RANK is below it and occurs once."""
     if int(row["WORLD_SIZE"]) != job.size:
         return Problem(f"WORLD_SIZE is {row['WORLD_SIZE']}", f"{job.size}, the number of ranks")
     if int(row["RANK"]) >= job.size:
-        return Problem(f"RANK is {row['RANK']}", f"0 to {job.size - 1}")
+        return Problem(f"RANK is {row['RANK']}", _up_to(job.size - 1))
     if (count := job.rank_counts[row["RANK"]]) > 1:
         return Problem(f"{count} processes have RANK {row['RANK']}", "each rank once")
     return None
@@ -207,7 +211,7 @@ def check_local_rank(job: AnnouncedJob, row: Row) -> Problem | None:
         return None
     size = len(neighbours)
     if int(row["LOCAL_RANK"]) >= size:
-        expected = f"0 to {size - 1} (the node has {quantity(size, 'ranks')})"
+        expected = f"{_up_to(size - 1)} (the node has {quantity(size, 'ranks')})"
         return Problem(f"LOCAL_RANK is {row['LOCAL_RANK']}", expected)
     if row.get("LOCAL_WORLD_SIZE", str(size)) != str(size):
         found = f"LOCAL_WORLD_SIZE is {row['LOCAL_WORLD_SIZE']}"
@@ -231,7 +235,7 @@ def _node_number_problem(job: AnnouncedJob, row: Row, name: str) -> Problem | No
         return None
     last = len(job.node_ranks) - 1
     if not number.isdecimal() or int(number) > last:
-        return Problem(f"{name} is {number}", f"0 to {last}")
+        return Problem(f"{name} is {number}", _up_to(last))
     on_nodes = job.node_numbers[name, number]
     if len(on_nodes) > 1:
         found = f"{name} is {number} on {len(on_nodes)} nodes"
