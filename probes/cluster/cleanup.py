@@ -499,10 +499,8 @@ def clean_up(registered: list[list[str]]) -> None:
         time.sleep(SUBMIT_SECONDS)
         end_all([item for item in jobs if item[0] == "jobs"])
     for path in remove_paths([Path(name) for kind, name in registered if kind == "folder"]):
-        print(
-            f"seatrial: could not remove {path}. A process may still write there: remove it later",
-            file=sys.stderr,
-        )
+        text = f"could not remove {path}. A process may still write there: remove it later"
+        print(f"seatrial: {text}", file=sys.stderr)
     for uid, *others in [name.split("\n") for kind, name in registered if kind == "user"]:
         _, kept, unsearched = remove_files_of(int(uid), others=others)
         for end, names in (("remove", kept), ("search all of", unsearched)):

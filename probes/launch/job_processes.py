@@ -214,9 +214,7 @@ def hold_node(cluster: Cluster, node: Mapping[str, Any]) -> Iterator[int]:
         try:
             ray.get(answer)
         except ray.exceptions.RayError as error:
-            raise NodeNotFree(
-                f"seatrial could not start a process on {node['name']}: {error}"
-            ) from None
+            raise NodeNotFree(f"no process could start on {node['name']}: {error}") from None
         yield count if resource == "GPU" else 1
     finally:
         ray.kill(holder)

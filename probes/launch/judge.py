@@ -63,9 +63,8 @@ def _is_numbers(line: str) -> bool:
 
 def judge_ranks(path: GuidedCluster, said: Transcript, measure: Recorder) -> AnnouncedJob:
     """Judge the ranks, the exit code, and the time to the first step."""
-    measure(
-        check.TIME_TO_FIRST_STEP, said.first_step, note="the job's output shows no training step"
-    )
+    note = "the job's output shows no training step"
+    measure(check.TIME_TO_FIRST_STEP, said.first_step, note=note)
     measure.note("time_of_job", said.seconds, "s")
     return judge_job(path, said, measure)
 
@@ -232,10 +231,8 @@ def judge_network(
 ) -> None:
     """Judge whether the job's own bytes took the agreed fabric, on each node that has ranks."""
     nodes = {job.nodes[id].name for id in job.node_ranks if id in job.nodes}
-    parameters, steps = (
-        training.count_job_parameters(said.text),
-        len(training.logged_losses(said.text)),
-    )
+    parameters = training.count_job_parameters(said.text)
+    steps = len(training.logged_losses(said.text))
     expected = training.expected_bytes(parameters or 0, steps, len(nodes))
     shares = training.shares_on(fabric, sent, expected)
     known = {name: share for name in nodes if (share := shares.get(name)) is not None}

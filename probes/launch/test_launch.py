@@ -281,8 +281,7 @@ def open_folder(cluster, folder):
     """Let the job's user write into the folder; fail the probe unless each node sees it."""
     cause, _ = find_folder_problem(cluster, folder or Path())
     if cause:
-        need = "this test needs a folder that every node sees (`shared` in the contract)"
-        pytest.fail(f"{need}: {cause}", pytrace=False)
+        pytest.fail(f"this test needs the shared folder of the contract: {cause}", pytrace=False)
     folder.parent.chmod(0o711)
     folder.chmod(0o1777)
 

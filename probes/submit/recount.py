@@ -47,10 +47,8 @@ class _Result:
             ("the planted fault", owed.get("controls"), self.controls),
         ):
             if missing := sorted({*(names or ())} - has):
-                yield (
-                    Weight.UNPROVEN,
-                    f"{self.probe} must record {kind} {missing[0]}, but did not",
-                )
+                text = f"{self.probe} must record {kind} {missing[0]}, but did not"
+                yield Weight.UNPROVEN, text
             elif not has:
                 yield Weight.UNPROVEN, f"{self.probe} did not record {kind.replace('the', 'a')}"
 
@@ -105,8 +103,7 @@ class Recount:
         if self._unread:
             yield self._unread
         for problem in (*self._run.get("problems", ()), *self._problems):
-            kind = problem["kind"]
-            what = "clean-up failed" if kind == "teardown" else f"{kind} error"
+            what = {"teardown": "clean-up failed"}.get(problem["kind"], f"{problem['kind']} error")
             yield f"{what} in {problem['where']}: {problem['text']}"
         yield from map(str, self._run.get("unverified", ()))
         facts = self._run["contract"]
