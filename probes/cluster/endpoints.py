@@ -27,9 +27,8 @@ from reports.record import Finding
 from reports.redact import redact_text
 
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # Ray's own commands prefer this address
-DASHBOARD_SECONDS = (
-    10  # bounds an address that drops packets; a dashboard answers in well under one
-)
+# Bounds an address that drops packets; a dashboard answers in well under one.
+DASHBOARD_SECONDS = 10
 
 
 def find_dashboard(host: str = "") -> str:

@@ -69,8 +69,7 @@ def find_folder_problem(cluster: Any, folder: Path) -> tuple[str, list[str]]:
         blind = find_blind_nodes(cluster, str(folder))
     except FolderUnknown as unknown:
         return f"no node can write to {folder}: {unknown}", []
-    text = f"{', '.join(blind)} {BLIND.format(folder)}"
-    return (text if blind else ""), blind
+    return (f"{', '.join(blind)} {BLIND.format(folder)}" if blind else ""), blind
 
 
 def _largest_view(seen: dict[str, set[str]], driver_view: set[str]) -> list[str]:

@@ -137,4 +137,6 @@ def test_the_jobs_are_one_sound_one_doctored_and_one_with_planted_errors(
     jobs = controls.launch_jobs(cluster, LAB, recorder("LAUNCH"))
     assert typed == [(), ("--unset",), ("--plant",)]
     assert (jobs.guide, jobs.uid) == (own_guide(), None)
-    assert jobs.describe_user().startswith("the user who runs seatrial followed the guide (only root")
+    assert jobs.describe_user().startswith(
+        "the user who runs seatrial followed the guide (only root"
+    )

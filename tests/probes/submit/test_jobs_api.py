@@ -279,7 +279,7 @@ def test_what_is_no_dashboard_is_named(content: bytes) -> None:
 
 def test_the_token_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     with dashboard(token="secret") as (address, served):
-        with pytest.raises(SubmitError, match="without token"):
+        with pytest.raises(SubmitError, match="without a token"):
             JobsApi(address).stop("a")
         monkeypatch.setenv("RAY_AUTH_MODE", "token")
         monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
