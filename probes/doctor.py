@@ -16,7 +16,7 @@ from pathlib import Path
 from probes.check.registry import CRITERIA, run_order
 from probes.cluster.cluster import ROOT, Cluster
 from probes.cluster.dashboard import request_dashboard
-from probes.cluster.node_facts import Facts, software_differences, software_versions
+from probes.cluster.node_facts import OWN_HOST, Facts, software_differences, software_versions
 from probes.cluster.room import busy_accelerators
 from probes.cluster.shared_folder import find_folder_problem
 from probes.contract.terms import ClusterTerms
@@ -192,9 +192,9 @@ def ask_software(cluster: Cluster) -> Answer:
     """Name the software that is not the same everywhere."""
     differences = software_differences(cluster.facts, software_versions())
     if not differences:
-        return Answer("software", "the same versions on all nodes and on this machine")
+        return Answer("software", f"the same versions on all nodes and on {OWN_HOST}")
     text = "; ".join(differences)
-    do = "Install the same version on all nodes and on this machine"
+    do = f"Install the same version on all nodes and on {OWN_HOST}"
     return Answer("software", text, FAIL, ("HOSTS",), do)
 
 
@@ -202,8 +202,8 @@ def ask_accelerators(cluster: Cluster) -> Answer:
     """Name what holds accelerators."""
     unit, busy = f"{cluster.resource}s", busy_accelerators(cluster)
     if not busy:
-        return Answer("room", f"all {quantity(cluster.size, unit)} are free")
-    held = cluster.describe_holders() or f"{quantity(busy, unit)} are not free"
+        return Answer("room", f"all free: {quantity(cluster.size, unit)}")
+    held = cluster.describe_holders() or f"not free: {quantity(busy, unit)}"
     do = "Start the run with --wait-for-room 30m: it then waits until they are free"
     return Answer("room", held, UNPROVEN, tuple(id for id in run_order() if id != "HOSTS"), do)
 
@@ -222,7 +222,7 @@ def ask_dashboard(cluster: Cluster) -> Answer:
         do = "Set RAY_AUTH_TOKEN_PATH to the file of the cluster's token"
     except (OSError, ValueError, http.client.HTTPException) as error:
         found = f"{address} does not answer: {error}"
-        do = "Start the head with --dashboard-host=ADDRESS, and open its port to this machine"
+        do = f"Start the head with --dashboard-host=ADDRESS, and open its port to {OWN_HOST}"
     return Answer("dashboard", found, UNPROVEN, ("LAUNCH",), do)
 
 

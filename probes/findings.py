@@ -26,7 +26,7 @@ FILE = "findings.toml"
 CODE = re.compile(r"[A-Z]+(?:-[A-Z]+)+")
 # Prompt of a step -> where it is run.  Without a prompt: on the named node.
 PLACES = {
-    "driver": "seatrial's machine",
+    "driver": "the host that runs seatrial",
     "head": "the head",
     "other": "another node",
     "outside": "a machine outside the cluster",

@@ -331,8 +331,8 @@ def _require_software(item: pytest.Item, criterion: str) -> None:
     uses = item.get_closest_marker("uses")
     if uses is not None and find_spec(uses.args[0]) is None:
         # A skipped probe is UNPROVEN: its criterion is never accepted.
-        where = "is not installed where seatrial runs. Install it there: pip install 'ray[train]'"
-        pytest.skip(f"{uses.args[0]} {where}")
+        where = "is not installed on the host that runs seatrial"
+        pytest.skip(f"{uses.args[0]} {where}. Install it there: pip install 'ray[train]'")
     needs = [missing(mark.args[0]) for mark in item.iter_markers("needs")]
     cluster = item.config.stash[RUN].cluster
     on_gpu = cluster is None or cluster.on_gpu
@@ -415,7 +415,7 @@ class InterruptHook:
             PROBLEMS.append(INTERRUPT)
         SIGNALS.wait_for("the report is written")
         self._ending.write(_end_state(), _take_problems())
-        SIGNALS.wait_for("what the probe made is removed")
+        SIGNALS.wait_for("what the test made is removed")
 
 
 def pytest_report_teststatus(
@@ -454,7 +454,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     except BaseException as error:  # noqa: BLE001 - of a fixture, or of another plugin
         from probes.session.ending import describe
 
-        PROBLEMS.append(("teardown", "the end of the run", describe(error)))
+        PROBLEMS.append(("teardown", "the last step of the run", describe(error)))
     terminal.stop_progress(session.config)
     summary = ending.close(_end_state(), _take_problems())
     session.exitstatus = summary.exit_code

@@ -33,7 +33,7 @@ EXPECTED = {  # pydantic's error types, in words
     "pattern_regex": "a regular expression",
     "list_type": "a list",
     "tuple_type": "a list",
-    "too_short": "{min_length} or more of them",
+    "too_short": "{min_length} or more entries",
     "dict_type": "a table",
     "model_type": "a table",
     "date_type": "a date without quotes, such as 2026-12-31",

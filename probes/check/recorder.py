@@ -229,7 +229,7 @@ class Trial(Recorder):
     def worst(self, name: str) -> Measurement:
         """Return a measure's worst judged measurement; without a value if it was never measured."""
         found = [one for one in self._recorded["measurement"] if one.name == name and one.judged]
-        never = Measurement(name=name, note="the control did not measure it")
+        never = Measurement(name=name, note="nothing was measured with the planted fault")
         return max(found, key=lambda one: one.severity, default=never)
 
     def control(self, name: str, fault: str, trial: Trial | None, **_: Any) -> None:

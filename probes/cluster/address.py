@@ -138,7 +138,7 @@ def find_address(spec: str) -> str:
         spec, origin = _running_address()
         hint = f"Is the head up? Try `ray status` there, or {OTHERWISE}"
     if reason := try_port(spec.removeprefix("ray://"), CONNECT_SECONDS):
-        raise ClusterUnreachable(f"no Ray answers at {spec} ({origin}: {reason}). {hint}")
+        raise ClusterUnreachable(f"no Ray answers at {spec} (address {origin}): {reason}. {hint}")
     return spec
 
 
@@ -174,9 +174,9 @@ def _running_address() -> tuple[str, str]:
     if not last and (embedded := find_embedded()):
         found = "; ".join(f"{address} ({run})" for address, run in sorted(embedded.items()))
         raise ClusterUnreachable(
-            f"--cluster auto does not join the embedded cluster of another run, found {found}. "
-            f"Wait until that run ends, {OTHERWISE}. To join it, set "
-            f"RAY_ADDRESS={min(embedded)}, and wait for it with --wait-for-room"
+            "--cluster auto does not join the cluster of another run (--cluster local), found "
+            f"{found}. Wait until that run ends, {OTHERWISE}. To use that cluster, set "
+            f"RAY_ADDRESS={min(embedded)}, and give --wait-for-room 30m"
         )
     if not last:
         raise ClusterUnreachable(f"--cluster auto found no running Ray cluster: {OTHERWISE}")

@@ -75,7 +75,7 @@ class CleanupProcess:
             assert child.stdin is not None
             with contextlib.suppress(OSError):  # what it has not read
                 child.stdin.close()
-            text = f"it ended before the run, with exit code {code}. "
+            text = f"it ended before the end of the run, with exit code {code}. "
             none = "It is not replaced{}. If seatrial is killed, run `seatrial cleanup --remove`"
             if len(self.problems) < MAX_DEATHS:
                 try:
@@ -135,7 +135,8 @@ class CleanupProcess:
             died = self._child.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             place = f"the process that cleans up ({self._child.pid})"
-            self.problems.append((place, f"it was still running {seconds:.0f} s after the run"))
+            text = f"it was still running {seconds:.0f} s after the run"
+            self.problems.append((place, f"{text}. Run `seatrial cleanup --remove`"))
             return
         if died:
             clean_up(self._registered)
@@ -161,7 +162,7 @@ def stop_resource(kind: str, name: str) -> None:
             raise OSError(f"expected http://host:port of the dashboard, found {address!r}")
         for job in [word] if kind == "job" else jobs_with(address, word):
             path = f"/api/jobs/{urllib.parse.quote(job, safe='')}/stop"
-            _ask_dashboard(address, job, path, method="POST")
+            _ask_dashboard(address, f"job {job}", path, method="POST")
 
 
 def jobs_with(address: str, word: str) -> list[str]:
@@ -178,7 +179,7 @@ def list_jobs(address: str, which: str = "of an earlier run") -> list[dict[str, 
 
     Raises OSError.  Its text names `which` jobs were looked for.
     """
-    answer = _ask_dashboard(address, which, "/api/jobs/")
+    answer = _ask_dashboard(address, f"the jobs {which}", "/api/jobs/")
     try:
         jobs = [dict(job) for job in json.loads(answer)]
     except (TypeError, ValueError):  # a page of a proxy
@@ -188,8 +189,8 @@ def list_jobs(address: str, which: str = "of an earlier run") -> list[dict[str, 
     return [job for job in submitted if job.get("status") not in ENDED]
 
 
-def _ask_dashboard(address: str, job: str, path: str, method: str = "GET") -> bytes:
-    """Send a request about a job.  Raises PermissionError if the dashboard refuses our token."""
+def _ask_dashboard(address: str, jobs: str, path: str, method: str = "GET") -> bytes:
+    """Send a request about jobs.  Raises PermissionError if the dashboard refuses our token."""
     try:
         return request_dashboard(address, path, method)
     except urllib.error.HTTPError as error:
@@ -198,8 +199,8 @@ def _ask_dashboard(address: str, job: str, path: str, method: str = "GET") -> by
             raise
         token = "the token that was sent" if authorization_header() else "a request without a token"
         raise PermissionError(
-            f"the dashboard at {address} refuses {token} (HTTP {error.code}), so job {job} was not"
-            " stopped: set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or run `ray job stop`"
+            f"the dashboard at {address} refuses {token} (HTTP {error.code}), so seatrial cannot "
+            f"stop {jobs}: set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or run `ray job stop`"
         ) from None
 
 
@@ -269,7 +270,7 @@ def _kill_user(uid: int) -> None:
         if not (pids := _wait_for_end(uid)):
             return
         if is_last:
-            raise StillRuns(f"processes {pids} of user id {uid} do not end")
+            raise StillRuns(f"processes of user id {uid} do not end: {', '.join(map(str, pids))}")
 
 
 def _wait_for_end(uid: int) -> list[int]:
@@ -498,10 +499,8 @@ def clean_up(registered: list[list[str]]) -> None:
         time.sleep(SUBMIT_SECONDS)
         end_all([item for item in jobs if item[0] == "jobs"])
     for path in remove_paths([Path(name) for kind, name in registered if kind == "folder"]):
-        print(
-            f"seatrial: could not remove {path}: a process writes into it. Remove it by hand",
-            file=sys.stderr,
-        )
+        text = f"could not remove {path}. A process may still write there: remove it later"
+        print(f"seatrial: {text}", file=sys.stderr)
     for uid, *others in [name.split("\n") for kind, name in registered if kind == "user"]:
         _, kept, unsearched = remove_files_of(int(uid), others=others)
         for end, names in (("remove", kept), ("search all of", unsearched)):

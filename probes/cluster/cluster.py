@@ -41,6 +41,7 @@ from probes.cluster.room import (
     release_cluster,
 )
 from reference_trainer.launch.gang import Gang
+from reports.numbers import quantity
 from reports.version import PACKAGES
 
 # Ray ends a driver whose head is silent for 60 s, with exit code 1 and in the middle of a line, and
@@ -139,7 +140,7 @@ class Cluster:
     def rehearsal(self) -> str:
         """Reason why this is a rehearsal; empty on a real cluster."""
         if self.kind == "local":
-            return f"{len(self.nodes)} raylets embedded on one host"
+            return f"{quantity(len(self.nodes), 'raylets')} embedded on one host"
         if self.emulated:
             return "accelerators are emulated: arithmetic is on the CPU"
         return ""

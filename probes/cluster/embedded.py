@@ -64,7 +64,7 @@ class LocalCluster:
             last = " ".join(stderr.read().strip().splitlines()[-1:])
             self.close()
             why = self.info.get("error", last)
-            raise RuntimeError(f"the embedded cluster of {nodes} raylets did not start: {why}")
+            raise RuntimeError(f"the cluster of --cluster local:{nodes} did not start: {why}")
 
     def close(self, seconds: float = 30) -> None:
         """End the cluster; return when its processes and files are gone."""

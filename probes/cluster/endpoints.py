@@ -27,9 +27,8 @@ from reports.record import Finding
 from reports.redact import redact_text
 
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # Ray's own commands prefer this address
-DASHBOARD_SECONDS = (
-    10  # bounds an address that drops packets; a dashboard answers in well under one
-)
+# Bounds an address that drops packets; a dashboard answers in well under one.
+DASHBOARD_SECONDS = 10
 
 
 def find_dashboard(host: str = "") -> str:
@@ -77,8 +76,8 @@ def ignored_address(dashboard: str) -> str:
     if named in ("", dashboard):
         return ""
     return redact_text(
-        f"{ADDRESS_VARIABLE}={named} was ignored: it may lead to another cluster. The job went to"
-        f" {dashboard}. Unset or correct it."
+        f"{ADDRESS_VARIABLE}={named} was ignored: it may lead to another cluster. Jobs go to "
+        f"{dashboard}. Unset or correct the variable"
     )
 
 

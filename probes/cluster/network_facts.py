@@ -209,8 +209,8 @@ FIRST_SECONDS = 4.0
 # What failed is tried once more: a busy node that answers late is sound.
 SECOND_SECONDS = 8.0
 MAX_PARALLEL = 32  # connections that one node tries at the same time
-NOT_CONNECTED = "packets are dropped: no answer in time"
-NO_ANSWER = "the connection is accepted, and nothing answers"
+NOT_CONNECTED = "no answer in time: packets may be dropped"
+NO_ANSWER = "the connection is accepted, but nothing answers"
 OTHER_ANSWER = "another program answers"
 GRPC = "grpc"  # `proof` of a port where a gRPC server must answer
 # A server of HTTP/2 (gRPC is one) sends its settings first: RFC 9113, sections 3.4 and 4.1.

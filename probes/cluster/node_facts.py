@@ -308,7 +308,7 @@ def _size_gib(path: str) -> float:
     return round(size.f_blocks * size.f_frsize / 2**30, 2)
 
 
-OWN_MACHINE = "the machine where seatrial runs"
+OWN_HOST = "the host that runs seatrial"
 GPU_PARTS = ("driver", "cuda")  # a head node often has no GPU
 SYSTEM_PARTS = ("kernel", "ofed")  # of the machine: they are compared apart, see hosts/inventory.py
 
@@ -331,7 +331,7 @@ def software_differences(facts: Sequence[Facts], driver: dict[str, str]) -> dict
             own = driver[part] or "none"
             if part == "torch":
                 own = next((of for of in versions if _public(of) == _public(own)), own)
-            versions.setdefault(own, []).append(OWN_MACHINE)
+            versions.setdefault(own, []).append(OWN_HOST)
             usual = usual if usual == own else "none"
         if len(versions) > 1:
             suspects = [
@@ -414,7 +414,8 @@ def _read_path(path: Path, deadline: float) -> dict[str, Any]:
     try:
         for name, file in _list_files(path):
             if time.monotonic() > deadline or len(files) == MAX_FILES:
-                unknown = f"only {len(files)} files of {path} were read in time"
+                limits = f"limits: {MAX_FILES} files, {SECONDS:.0f} s"
+                unknown = f"only {len(files)} files of {path} were read ({limits})"
                 break
             files[name] = digest_file(file)
     except OSError as problem:
@@ -441,7 +442,7 @@ def _raise_error(error: OSError) -> None:
     raise error
 
 
-NO_MODEL = "is not a regular file outside /dev, /proc and /sys"
+NO_MODEL = "is not a regular file, or is in /dev, /proc or /sys"
 KERNELS = ("/dev", "/proc", "/sys")  # their files are made up, and reading one may change something
 SHARED_MEMORY = "/dev/shm"  # a model may be there
 

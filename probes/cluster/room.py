@@ -37,7 +37,7 @@ def busy_accelerators(cluster: Any, idle: int = 0) -> int:
 
 
 def _who_holds(cluster: Any) -> str:
-    return str(cluster.describe_holders() or "other jobs hold accelerators")
+    return str(cluster.describe_holders() or "some accelerators are in use")
 
 
 def describe_busy(cluster: Any, seconds: float = SETTLE_S) -> str:
@@ -62,7 +62,7 @@ def wait_for_room(cluster: Any, seconds: float, say: Callable[[str], None]) -> f
             free_since = None
             if (held := _who_holds(cluster)) != announced:
                 announced = held
-                say(f"{held}: the run begins when all are free, or after --wait-for-room")
+                say(f"{held}: the run begins when all are free, or when --wait-for-room has passed")
         else:
             free_since = now if free_since is None else free_since
             if not announced or now - free_since >= STEADY_S:
@@ -90,7 +90,7 @@ def wait_for_nodes(
     began, before = time.monotonic(), -1
     while (ready := _ready(cluster, gpus_per_node)) < count:
         if ready != before:
-            gpus = f" with {gpus_per_node} GPUs each" if gpus_per_node else ""
+            gpus = f" with {quantity(gpus_per_node, 'GPUs')} each" if gpus_per_node else ""
             say(f"{ready} of {count} nodes{gpus} have joined")
             before = ready
         if time.monotonic() - began >= seconds:

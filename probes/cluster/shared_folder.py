@@ -22,6 +22,10 @@ REMOVE_LATER = """
 """
 
 
+# What is wrong with a node of `find_blind_nodes`; after one name, or several.
+BLIND = "cannot write to {}, or cannot see the files that other nodes write there"
+
+
 class FolderUnknown(RuntimeError):
     """Raised when nothing is known of the folder, because no node could write there."""
 
@@ -60,13 +64,12 @@ def find_folder_problem(cluster: Any, folder: Path) -> tuple[str, list[str]]:
     """Find why `folder` is not shared by all nodes ("": it is), and the nodes without it."""
     if not folder.is_absolute():
         blind = [node["name"] for node in cluster.nodes]
-        return f"{', '.join(blind)} have no folder that all nodes share", blind
+        return "the host that runs seatrial cannot write to a folder that all nodes share", blind
     try:
         blind = find_blind_nodes(cluster, str(folder))
     except FolderUnknown as unknown:
         return f"no node can write to {folder}: {unknown}", []
-    text = f"{', '.join(blind)} cannot write to {folder}, or cannot see the other nodes' files"
-    return (text if blind else ""), blind
+    return (f"{', '.join(blind)} {BLIND.format(folder)}" if blind else ""), blind
 
 
 def _largest_view(seen: dict[str, set[str]], driver_view: set[str]) -> list[str]:

@@ -112,7 +112,7 @@ class SpareNodeHost:
         if not line:
             assert child.stderr is not None
             last_line = child.stderr.read().strip().splitlines()[-1:]
-            raise RuntimeError(f"no spare raylet could be started: {' '.join(last_line)}")
+            raise RuntimeError(f"seatrial could not start a spare Ray node: {' '.join(last_line)}")
         pids = json.loads(line)
         self._raylets |= pids
         return list(pids)

@@ -16,7 +16,7 @@ from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_facts import SYSTEM_PARTS, software_differences, software_versions
 from probes.cluster.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, GPU_IS_LOST
-from probes.cluster.shared_folder import FolderUnknown, find_blind_nodes
+from probes.cluster.shared_folder import BLIND, FolderUnknown, find_blind_nodes
 from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names, name_gpu
 from probes.hosts import criterion as check
@@ -438,5 +438,5 @@ def judge_folder(
         return
     measure(check.SHARED_MISSING, len(blind), on=folder)
     for name in blind:
-        text = f"{name} cannot write to {folder}, or does not see the files of most nodes there"
+        text = f"{name} {BLIND.format(folder)}"
         measure.explain(finding("HOST-SHARED", text, [name], names={"folder": folder}))

@@ -34,6 +34,7 @@ from probes.launch.shell import (
     why_not_typed,
 )
 from probes.launch.training import JobBytes
+from reports.numbers import quantity
 
 PLANTED = "weights,samples,validation,metrics,loss,export,corrupt"
 # A single rank has no other to differ from.
@@ -57,14 +58,14 @@ def control_missing_variable(path: GuidedCluster, doctored: Transcript, measure:
     problems = [problem.found for problem in group_by_problem(wrong)]
     announced = [each for each in wrong if each.rank not in job.missing]
     ended = doctored.exit_code is not None and doctored.exit_code > 0  # below 0: it was killed
-    seen = f"{len(wrong)} ranks: {join_names(problems)}; exit code {doctored.exit_code}"
-    seen = seen if wrong else "no rank"
+    seen = f"{quantity(len(wrong), 'ranks')}: {join_names(problems)}" if wrong else "no wrong rank"
+    seen += f"; the job ended with exit code {doctored.exit_code}"
     plant(
         measure,
         check.MISSING_VARIABLE,
-        "the same job is launched without MASTER_PORT and with one rank fewer",
+        f"the same job is launched without MASTER_PORT{' and with one rank fewer' * (size > 1)}",
         partial(judge.judge_ranks, path, doctored),
-        unable="" if job.rows else seen,
+        unable="" if job.rows else judge.NO_RANK,
         located=ended and all_lack(announced, "MASTER_PORT", len(job.rows)),
         saw=seen,
         without=() if size > 1 else (check.RANKS,),
@@ -161,13 +162,13 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
     """
     if not cluster.dashboard:
         pytest.fail(
-            "Ray names no dashboard of this cluster, so no job can be submitted: start Ray's head "
-            "with its dashboard",
+            "this cluster has no dashboard, so no job can be submitted. On the head: run "
+            "`pip install 'ray[default]'`, then restart Ray with --dashboard-host",
             pytrace=False,
         )
     if held := describe_busy(cluster):
         pytest.fail(
-            f"no job can start now: {held}. Use --wait-for-room 30m to wait for it", pytrace=False
+            f"no job can start now: {held}. To wait for room: --wait-for-room 30m", pytrace=False
         )
     if ignored := ignored_address(cluster.dashboard):
         measure.progress(f"launch: {ignored}")
@@ -237,8 +238,8 @@ class LaunchedJobs:
     def describe_user(self) -> str:
         """Return who followed the guide, for the coverage."""
         if self.uid is None:
-            return f"the user who runs seatrial followed it ({self.why_same})"
-        return f"user id {self.uid}, without other groups, followed it in an empty home folder"
+            return f"the user who runs seatrial followed the guide ({self.why_same})"
+        return f"user id {self.uid}, without other groups, followed the guide in an empty home"
 
 
 def launch_jobs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> LaunchedJobs:

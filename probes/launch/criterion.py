@@ -56,12 +56,12 @@ METRIC_ERROR = default_check(
     "four decimals", high=0.0005, failing="the logged loss is wrong by {value}",
 )
 LOSS_RATIO = default_check(
-    "loss_ratio", "ratio", "in 20 steps, training lowers the loss to two thirds of its first value",
+    "loss_ratio", "ratio", "in 20 steps, sound training lowers the loss to two thirds of its first value, so the limit is wide",
     high=0.9, failing="after training, the loss is {value} of its first value",
 )
 WRONG_EXPORTS = none_of(
     "wrong_exports", "exports", "rank 0 must export the model, and no other rank may",
-    failing="another rank than rank 0 exported the model, or none did: {value}",
+    failing="a rank other than rank 0 exported the model, or no rank did: {value}",
 )
 EXPORT_ERROR = default_check(
     "export_error", "ratio",
@@ -70,26 +70,26 @@ EXPORT_ERROR = default_check(
 )
 SHARE_ON_AGREED_NETWORK = default_check(
     "share_on_agreed_network", "ratio",
-    "a job on the agreed fabric sends all bytes of FSDP over it, a job on another network none: half "
-    "separates the two", low=0.5, when=SEVERAL_HOSTS & ordered("fabric"), depends=("management",),
+    "a job on the agreed fabric sends all its FSDP traffic over it, a job on another network none: "
+    "half separates the two", low=0.5, when=SEVERAL_HOSTS & ordered("fabric"), depends=("management",),
     failing="the job sends only {value} of its traffic over the agreed network",
 )
 HIDDEN_ERRORS = none_of(
     "hidden_errors", "errors", "a job that failed must end with an exit code above 0",
-    failing="jobs that failed ended with exit code 0: {value}",
+    failing="a job that failed ({subject}) ended with exit code 0: {value}",
 )
 FACTS_MISSING_FROM_ERROR = none_of(
     "facts_missing_from_error", "facts",
-    "the last 40 lines must name the exception, its rank and its host",
-    failing="the end of a failed job's log lacks {value} (error, rank, host)",
+    "the last 40 lines must name the error, and also rank and host if the error is of one rank",
+    failing="the end of the log of a failed job ({subject}) lacks {value}: error, rank or host",
 )
 TIME_TO_STOP = default_check(
     "time_to_stop", "s", "a user who stops a job expects its accelerators back at once", high=15,
-    no_control="the time ends when `left_processes` and `held_accelerators` are 0, which have "
-    "self-tests", failing="a stopped job frees its GPUs only after {value}",
+    no_control="the time ends when the job has no process and no accelerator, and both counts "
+    "have a self-test", failing="a stopped job keeps processes or accelerators for {value}",
 )
 LEFT_PROCESSES = none_of(
-    "left_processes", "processes", "a stopped job must leave no process on any node",
+    "left_processes", "processes", "a job that has ended must leave no process on any node",
     failing="processes still run after their job{on}: {value}",
 )
 HELD_ACCELERATORS = none_of(
@@ -99,7 +99,7 @@ HELD_ACCELERATORS = none_of(
 EXIT_CODE_AFTER_STOP = fixed_check(
     "exit_code_after_stop", "", "after a stopped job the same commands must succeed", low=0, high=0,
     signed=True,
-    no_control="the first test runs the same commands, and its exit code has a self-test",
+    no_control="another test runs the same commands, and its exit code has a self-test",
     failing="after a stopped job, the same commands end with exit code {value}",
 )
 RANKS_NOT_RESUMED = none_of(
@@ -115,7 +115,7 @@ NODES_OF_RANK_0 = default_check(
 )
 TIME_TO_ERROR = default_check(
     "time_to_error", "s", "a user should learn within five minutes that the job failed", high=300,
-    no_control="the test plants the error itself; it does not plant a late one", failing="a user learns only after {value} that the job failed",
+    no_control="the test plants the error itself; it does not plant a late one", failing="a user learns only after {value} that the job failed ({subject})",
 )
 
 MISSING_VARIABLE = ControlRow("missing variable", WRONG_RANKS, EXIT_CODE, RANKS, TIME_TO_FIRST_STEP)
@@ -141,7 +141,7 @@ PROBES = (
         RANKS_WITH_OTHER_WEIGHTS, RANKS_WITH_OTHER_VALIDATION, MISPLACED_SAMPLES, METRIC_ERROR,
         LOSS_RATIO, WRONG_EXPORTS, EXPORT_ERROR, SHARE_ON_AGREED_NETWORK),
         controls=(WRONG_GUIDE, OWN_USER, MISSING_VARIABLE, PLANTED_ERRORS, JOB_ON_ANOTHER_NETWORK),
-        disturbs=(ALL_GPUS, "submits jobs of 20 training steps each, from a temporary home folder", "as root: types the guide under an unused user id on this host, and removes what that user left"),
+        disturbs=(ALL_GPUS, "submits jobs of 20 training steps each, from a temporary home folder", "as root: creates a user on the host that runs seatrial, types the guide as this user, and removes the user and its files"),
     ),
     Probe(
         "test_failing_job.py::test_a_failing_job_says_why",
@@ -170,7 +170,7 @@ PROBES = (
         tier="standard", usual_s=42,
         checks=(WRONG_RANKS, EXIT_CODE, RANKS, NODES_OF_RANK_0),
         controls=(MISSING_RANK,),
-        disturbs=(ALL_GPUS, "holds all accelerators of one node, twice"),
+        disturbs=(ALL_GPUS, "holds all accelerators of one node, and then of another node"),
     ),
     Probe(
         "test_failing_job.py::test_a_job_goes_on_from_one_nodes_own_disk",
@@ -199,7 +199,7 @@ CRITERION = CriterionRow(
     title="a user can launch without help",
     how="seatrial types the commands of your user guide, or of its own, in an empty home folder; the "
     "job must run correctly, on the agreed network, and a failing job must say why",
-    where="a shell on this host, and one rank for each GPU",
+    where="a shell on the host that runs seatrial, and one rank for each GPU",
     needs=("Ray's dashboard, to which the job is submitted",),
     headlines={TIME_TO_FIRST_STEP: "the guide leads to training in {value}"},
     usual_s={"quick": 62, "standard": 291}, depends=("launch",),

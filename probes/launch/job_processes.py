@@ -16,6 +16,7 @@ from probes.cluster.room import busy_accelerators
 from probes.faults.process_faults import descendant_pids, start_ticks
 from probes.launch.ranks import group_pairs
 from reference_trainer.rank_environment import JOB_VARIABLE
+from reports.numbers import quantity
 
 POLL_SECONDS = 0.5
 GONE = -1  # start_ticks of a process that has ended
@@ -206,13 +207,14 @@ def hold_node(cluster: Cluster, node: Mapping[str, Any]) -> Iterator[int]:
         answer = holder.ready.remote()
         ready, _ = ray.wait([answer], timeout=HOLD_SECONDS)
         if not ready:
-            raise NodeNotFree(f"another job uses some of the {count} {resource}s of {node['name']}")
+            raise NodeNotFree(
+                f"seatrial could not hold {quantity(count, resource + 's')} of {node['name']} in "
+                f"{HOLD_SECONDS} s. Another job may use some: run LAUNCH again when it has ended"
+            )
         try:
             ray.get(answer)
         except ray.exceptions.RayError as error:
-            raise NodeNotFree(
-                f"seatrial could not start a process on {node['name']}: {error}"
-            ) from None
+            raise NodeNotFree(f"no process could start on {node['name']}: {error}") from None
         yield count if resource == "GPU" else 1
     finally:
         ray.kill(holder)

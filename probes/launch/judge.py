@@ -24,6 +24,7 @@ from probes.launch.training import JobBytes, TrainedJob, Wrong
 from reports.numbers import number, quantity
 
 NOT_ENDED = "the job did not finish"
+NO_RANK = "no rank reported itself in the job's output"
 MAX_COMMAND = 2000  # characters of a command in a sentence
 
 
@@ -44,7 +45,7 @@ def judge_user(said: Transcript, why_same: str, measure: Recorder) -> None:
     numbers = [[int(word) for word in line.split()] for line in said.lines if _is_numbers(line)]
     if why_same or len(numbers) != 3:
         reason = why_same or "the command `id` did not print the user's numbers"
-        note = f"it is not known whether an ordinary user may do this: {reason}"
+        note = f"it is not known whether an ordinary user can follow the guide: {reason}"
         measure(check.RIGHTS_OF_USER, None, note=note)
         return
     (uid, *_), (group, *_), groups = numbers
@@ -62,9 +63,8 @@ def _is_numbers(line: str) -> bool:
 
 def judge_ranks(path: GuidedCluster, said: Transcript, measure: Recorder) -> AnnouncedJob:
     """Judge the ranks, the exit code, and the time to the first step."""
-    measure(
-        check.TIME_TO_FIRST_STEP, said.first_step, note="the job's output shows no training step"
-    )
+    note = "the job's output shows no training step"
+    measure(check.TIME_TO_FIRST_STEP, said.first_step, note=note)
     measure.note("time_of_job", said.seconds, "s")
     return judge_job(path, said, measure)
 
@@ -84,14 +84,13 @@ def judge_job(
     """
     job = read_job(path, said, size=size, more=more)
     wrong, ranks = wrong_ranks(job), len(job.rows)
-    note = "the job's output has no line of a rank"
-    measure(check.WRONG_RANKS, len(wrong) if ranks else None, on=on, samples=ranks, note=note)
+    measure(check.WRONG_RANKS, len(wrong) if ranks else None, on=on, samples=ranks, note=NO_RANK)
     measure(check.EXIT_CODE, said.exit_code, on=on)
     because = "one rank per accelerator that the job asked for"
     measure(check.RANKS, ranks, on=on, limit=exactly(job.size, "ranks", because))
     whose = "" if on == "cluster" else f"{on}: "
     if said.exit_code != 0:
-        last = next((line for line in reversed(said.lines) if line.strip()), "")
+        last = next((line for line in reversed(said.lines) if line.strip()), "no output")
         command = (
             f"`{said.failed_command[:MAX_COMMAND]}` ended"
             if said.failed_command
@@ -156,7 +155,7 @@ def judge_training(job: AnnouncedJob, said: Transcript, measure: Recorder) -> No
         measure(name, count if ended else None, samples=len(trained.rows), note=NOT_ENDED)
         _explain(wrong, code, hosts, measure)
     misplaced, wrong = training.wrong_samples(trained) if ended else (None, [])
-    note = "a rank did not report its samples" if ended else NOT_ENDED
+    note = "a rank did not report its samples, or the job logged no loss" if ended else NOT_ENDED
     measure(check.MISPLACED_SAMPLES, misplaced, note=note)
     _explain(wrong, "LAUNCH-DATA", hosts, measure)
     _judge_metrics(trained, ended, measure)
@@ -185,7 +184,7 @@ EXPECTED = {
 
 def _judge_metrics(trained: TrainedJob, ended: bool, measure: Recorder) -> None:
     error, step = training.metric_error(trained) if ended else (None, 0)
-    note = "the job did not log a loss for every step" if ended else NOT_ENDED
+    note = "the job or a rank did not report a loss for every step" if ended else NOT_ENDED
     measure(check.METRIC_ERROR, error, note=note, samples=len(trained.logged))
     if measure.would_fail(check.METRIC_ERROR, error):
         statement = (
@@ -194,9 +193,8 @@ def _judge_metrics(trained: TrainedJob, ended: bool, measure: Recorder) -> None:
         )
         measure.explain(finding("LAUNCH-METRICS", statement))
     ratio = training.loss_ratio(trained) if ended else None
-    measure(
-        check.LOSS_RATIO, ratio, note="the job logged fewer than 2 losses" if ended else NOT_ENDED
-    )
+    note = "the job logged fewer than 2 losses, or one that is no number" if ended else NOT_ENDED
+    measure(check.LOSS_RATIO, ratio, note=note)
     if measure.would_fail(check.LOSS_RATIO, ratio):
         first, last = (number(trained.logged[index]) for index in (0, -1))
         count = quantity(len(trained.logged), "steps")
@@ -233,19 +231,18 @@ def judge_network(
 ) -> None:
     """Judge whether the job's own bytes took the agreed fabric, on each node that has ranks."""
     nodes = {job.nodes[id].name for id in job.node_ranks if id in job.nodes}
-    parameters, steps = (
-        training.count_job_parameters(said.text),
-        len(training.logged_losses(said.text)),
-    )
+    parameters = training.count_job_parameters(said.text)
+    steps = len(training.logged_losses(said.text))
     expected = training.expected_bytes(parameters or 0, steps, len(nodes))
     shares = training.shares_on(fabric, sent, expected)
     known = {name: share for name in nodes if (share := shares.get(name)) is not None}
     complete = job.ended and bool(known) and len(known) == len(nodes)
-    note = f"the byte counter of {fabric} cannot be read on every node"
+    unread = join_names(sorted(nodes - known.keys()))
+    note = f"the byte counter of {fabric} could not be read on {unread}"
     if expected <= 0:
         note = (
-            "it is not known how much the job should send: its log lacks parameters or steps, or "
-            "all ranks are on one node"
+            "it is not known how much the job should send: its log does not have the number of "
+            "parameters or the steps, or all ranks are on one node"
         )
     if not job.ended:
         note = NOT_ENDED
@@ -258,8 +255,8 @@ def judge_network(
     device, count = training.busiest_other(fabric, sent.sent[low[0]])
     statement = (
         f"the agreed fabric ({fabric}) carried only {100 * (lowest or 0):.1f} % of the job's bytes "
-        f"on {join_names(low)}. There {device} sent {quantity(count / 1e6, 'MB')}. "
-        f"Expected: {fabric} carries them."
+        f"on {join_names(low)}. On {low[0]}, {device} sent {quantity(count / 1e6, 'MB')}. "
+        f"Expected: {fabric} carries the job's bytes."
     )
     measure.explain(finding("LAUNCH-NETWORK", statement, low))
 

@@ -176,12 +176,16 @@ def check_set(job: AnnouncedJob, row: Row) -> Problem | None:
     return None
 
 
+def _up_to(last: int) -> str:
+    return f"0 to {last}" if last else "0"
+
+
 def check_rank(job: AnnouncedJob, row: Row) -> Problem | None:
     """Check that WORLD_SIZE is right, and that each RANK is below it and occurs once."""
     if int(row["WORLD_SIZE"]) != job.size:
         return Problem(f"WORLD_SIZE is {row['WORLD_SIZE']}", f"{job.size}, the number of ranks")
     if int(row["RANK"]) >= job.size:
-        return Problem(f"RANK is {row['RANK']}", f"0 to {job.size - 1}")
+        return Problem(f"RANK is {row['RANK']}", _up_to(job.size - 1))
     if (count := job.rank_counts[row["RANK"]]) > 1:
         return Problem(f"{count} processes have RANK {row['RANK']}", "each rank once")
     return None
@@ -207,7 +211,7 @@ def check_local_rank(job: AnnouncedJob, row: Row) -> Problem | None:
         return None
     size = len(neighbours)
     if int(row["LOCAL_RANK"]) >= size:
-        expected = f"0 to {size - 1} (the node has {quantity(size, 'ranks')})"
+        expected = f"{_up_to(size - 1)} (the node has {quantity(size, 'ranks')})"
         return Problem(f"LOCAL_RANK is {row['LOCAL_RANK']}", expected)
     if row.get("LOCAL_WORLD_SIZE", str(size)) != str(size):
         found = f"LOCAL_WORLD_SIZE is {row['LOCAL_WORLD_SIZE']}"
@@ -231,7 +235,7 @@ def _node_number_problem(job: AnnouncedJob, row: Row, name: str) -> Problem | No
         return None
     last = len(job.node_ranks) - 1
     if not number.isdecimal() or int(number) > last:
-        return Problem(f"{name} is {number}", f"0 to {last}")
+        return Problem(f"{name} is {number}", _up_to(last))
     on_nodes = job.node_numbers[name, number]
     if len(on_nodes) > 1:
         found = f"{name} is {number} on {len(on_nodes)} nodes"
@@ -250,7 +254,7 @@ def check_contiguous(job: AnnouncedJob, row: Row) -> Problem | None:
     numbers = sorted(int(other["RANK"]) for other in job.node_ranks[row["node"]])
     if numbers[-1] - numbers[0] + 1 == len(numbers):
         return None
-    found = f"its node has ranks {', '.join(map(str, numbers))}"
+    found = f"the node has ranks {', '.join(map(str, numbers))}"
     return Problem(found, "consecutive ranks on each node")
 
 
@@ -261,8 +265,8 @@ def check_connected(job: AnnouncedJob, row: Row) -> Problem | None:
         return None
     address = row.get("master")
     if address is None:
-        found = f"it trained without a connection to {row['MASTER_ADDR']}:{row['MASTER_PORT']}"
-        return Problem(found, "a connection: rank 0's TCPStore listens there")
+        found = f"trained without a connection to {row['MASTER_ADDR']}:{row['MASTER_PORT']}"
+        return Problem(found, "a connection, because rank 0's TCPStore listens there")
     elsewhere = job.several_hosts and row.get("node") != first.get("node")
     if elsewhere and is_loopback(address):
         found = f"{row['MASTER_ADDR']} resolves to {address}"
@@ -328,10 +332,10 @@ def check_device(job: AnnouncedJob, row: Row) -> Problem | None:
         return None
     device = row.get("device")
     if device is None or not device.startswith("cuda"):
-        found = f"it computes on {device}" if device else "it did not report where it computes"
+        found = f"computing on {device}" if device else "no computing device reported"
         return Problem(found, "a GPU", "LAUNCH-DEVICE")
     if not row.get("gpu"):
-        return Problem("it did not report its GPU", "its own GPU", "LAUNCH-DEVICE")
+        return Problem("no GPU reported", "one GPU for each rank", "LAUNCH-DEVICE")
     sharing = job.gpu_ranks[_gpu_key(row)]
     if len(sharing) > 1:
         found = f"ranks {', '.join(sharing)} share GPU {row['gpu']}"

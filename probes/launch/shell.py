@@ -202,8 +202,8 @@ def why_not_typed(terms: ClusterTerms, uid: int | None, why_same: str) -> str:
     if uid is not None or terms.launch.document is None:
         return ""
     what = (
-        f"seatrial does not run the commands of the operator's guide {terms.launch.document} on "
-        f"this host, because they need another user ({why_same})"
+        f"seatrial does not run the commands of the operator's guide {terms.launch.document}: "
+        f"it cannot create another user for them ({why_same})"
     )
     agreed, setting = terms.launch.user == "own", 'user = "own" in the contract\'s [launch]'
     if 0 in (os.getuid(), os.geteuid()):
@@ -231,7 +231,7 @@ def describe_typist(terms: ClusterTerms, why_same: str) -> str:
     why = "as the contract allows" if terms.launch.user == "own" else why_same
     us = f"the user who runs seatrial (user id {os.geteuid()}: {why})"
     who = us if why_same else "a user that seatrial creates"
-    return f"the commands of {name_guide(terms)} run on this host as {who}"
+    return f"the commands of {name_guide(terms)} run as {who}, on the host that runs seatrial"
 
 
 def describe_typists(terms: ClusterTerms) -> str:

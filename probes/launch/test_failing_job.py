@@ -119,8 +119,8 @@ def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
 def judge_held(held, measure, name):
     """Judge the accelerators that a failed job still holds."""
     statement = (
-        f"the failing test job {name!r} still holds {held} accelerators {FREE_S} s after its end. "
-        "Expected: none."
+        f"the failing test job {name!r} still holds {quantity(held, 'accelerators')} "
+        f"{FREE_S} s after its end. Expected: none."
     )
     cause = finding("LAUNCH-LEFT", statement)
     judge_or_explain(measure, check.HELD_ACCELERATORS, held, cause, on=name)
@@ -154,7 +154,7 @@ def test_a_job_goes_on_from_one_nodes_own_disk(cluster, terms, measure):
     suspects = [f"rank {rank}" for rank in ranks]
     plant(measure, check.BEGAN_ANEW, fault, judge_first, suspects=suspects)
     control_missing_rank(path, said, cluster.size, measure)
-    measure.covered(f"two jobs, the second from step {SAVED} on")
+    measure.covered(f"two jobs: the second had to resume from step {SAVED}")
 
 
 def judge_resume(job, measure, *, shared=False):
@@ -173,10 +173,11 @@ def judge_resume(job, measure, *, shared=False):
     if wrong:
         on = [row.get("host", "unknown") for row in wrong]
         names, hosts = judge.name_ranks([row["RANK"] for row in wrong], on)
-        found = ", ".join(dict.fromkeys(f"step {row.get('from', 'unknown')}" for row in wrong))
+        starts = (f"step {row['from']}" if "from" in row else "an unknown step" for row in wrong)
+        found = ", ".join(dict.fromkeys(starts))
         statement = (
             f"{join_names(names)} on {join_names(hosts)}: began at {found}. "
-            f"Expected: step {SAVED} (one node has its complete checkpoint)."
+            f"Expected: step {SAVED} (one node has this complete checkpoint)."
         )
         measure.explain(finding("LAUNCH-RESUME", statement, [*names, *hosts]))
 
@@ -218,7 +219,8 @@ def test_a_stopped_job_leaves_nothing(cluster, terms, measure):
     seen = trained and before.count >= cluster.size and not before.unseen
     judge_stop(cluster, left if seen else None, seconds, measure)
     judge_again(again, measure)
-    measure.covered(f"one job of {quantity(before.count, 'processes')} was stopped in training")
+    when = " in training" if trained else ""
+    measure.covered(f"one job of {quantity(before.count, 'processes')} was stopped{when}")
 
 
 def stop(path, running):

@@ -25,6 +25,7 @@ from probes.launch.test_failing_job import PATIENCE_S, judge_left
 from probes.launch.training import announced_ranks, removed_coordinator
 from probes.session.config import RUN
 from probes.session.fixtures import shared_folder
+from reports.numbers import quantity
 
 
 @pytest.mark.criterion("LAUNCH")
@@ -58,7 +59,8 @@ def judge_jobs(path, jobs, measure):
     judge.judge_training(job, jobs.said, measure)
     if condition_holds(check.SHARE_ON_AGREED_NETWORK, cluster, terms):
         judge.judge_network(job, terms.fabric, jobs.sent, jobs.said, measure)
-    measure.covered(f"{whose}: one job of {len(job.rows)} ranks; {jobs.describe_user()}")
+    ranks = quantity(len(job.rows), "ranks")
+    measure.covered(f"{whose}: one job of {ranks}; {jobs.describe_user()}")
 
 
 def control_jobs(path, jobs, measure):
@@ -96,7 +98,7 @@ def test_the_same_commands_work_every_time(cluster, terms, measure):
         try:
             firsts = held_back(path, measure)
         except NodeNotFree as error:
-            pytest.fail(f"{error}. Run LAUNCH again when no other job runs", pytrace=False)
+            pytest.fail(str(error), pytrace=False)
         judge_two_users(path, measure)
     if len(cluster.nodes) > 1:
         judge_places(firsts, measure)
@@ -106,12 +108,8 @@ def judge_places(firsts, measure):
     """Judge on how many nodes rank 0 ran, one after the other; None for a job without a rank 0."""
     known = {first for first in firsts if first}
     count = len(known) if known else None
-    measure(
-        check.NODES_OF_RANK_0,
-        count,
-        samples=len(firsts),
-        note="no job's output has a line of rank 0",
-    )
+    note = "rank 0 did not report itself in the output of any job"
+    measure(check.NODES_OF_RANK_0, count, samples=len(firsts), note=note)
 
 
 def held_back(path, measure):
@@ -131,7 +129,7 @@ def run_without(path, node, measure):
         size = path.cluster.size - ranks
         said = path.follow(["--workers", str(size), *WAIT])
     keep_transcript(said, measure, name, f"the guide, while {node['name']} is reserved")
-    job = judge_job(path, said, measure, on=name, size=size)
+    job = judge_job(path, said, measure, on=f"job {name}", size=size)
     return job.rank0.get("node") if job.rank0 else None
 
 
@@ -237,7 +235,7 @@ def control_leftovers(cluster, idle, measure):
             seen = cluster.on_each_node(processes.running_processes, [name], [], nodes=[node])
             state = JobState(seen, busy_accelerators(cluster, idle))
     except NodeNotFree as error:
-        pytest.fail(f"{error}. Run LAUNCH again when no other job runs", pytrace=False)
+        pytest.fail(str(error), pytrace=False)
     fault = f"a process without a parent, and held accelerators, are left on {node['name']}"
     judge_state = partial(judge_left, cluster, state)
     plant(measure, check.LEFTOVERS, fault, judge_state, suspects=[node["name"]])
@@ -283,7 +281,7 @@ def open_folder(cluster, folder):
     """Let the job's user write into the folder; fail the probe unless each node sees it."""
     cause, _ = find_folder_problem(cluster, folder or Path())
     if cause:
-        pytest.fail(f"this test needs a folder that every node sees: {cause}", pytrace=False)
+        pytest.fail(f"this test needs the shared folder of the contract: {cause}", pytrace=False)
     folder.parent.chmod(0o711)
     folder.chmod(0o1777)
 
@@ -304,7 +302,7 @@ def control_forgotten(path, forgotten, measure):
     wrong = wrong_ranks(job)
     located = all(all_lack(wrong, name, job.size) for name in MEGATRON)
     count = len(wrong) if job.rows else None
-    fault = "the job does not set a variable that Megatron needs"
+    fault = f"the job does not set {', '.join(MEGATRON)}, which Megatron needs"
 
     def judge_wrong(trial):
         trial(check.WRONG_RANKS, count, samples=len(job.rows))

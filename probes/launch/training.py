@@ -227,7 +227,7 @@ def export_error(job: TrainedJob) -> tuple[float | None, str]:
     own = numbers_of(first, "validation_loss")
     again = numbers_of(loaded, "loaded_loss")
     if not own or not again or not math.isfinite(own[0] * again[0]) or not own[0]:
-        return None, "no rank reported a validation loss"
+        return None, "rank 0, or the rank that loaded the export, has no usable validation loss"
     return abs(again[0] - own[0]) / abs(own[0]), ""
 
 
@@ -300,9 +300,9 @@ def own_folders(cluster: Cluster, name: str) -> Iterator[str]:
     path = f"/tmp/{name}"
     try:
         answers = cluster.on_each_node(make_folder, path)
-        problems = [answers.get(node["id"], "no answer") for node in cluster.nodes]
-        if problem := next(filter(None, problems), ""):
-            raise OSError(f"seatrial cannot make the folder {path} on every node: {problem}")
+        for node in cluster.nodes:
+            if problem := answers.get(node["id"], "no answer"):
+                raise OSError(f"seatrial cannot make {path} on {node['name']}: {problem}")
         yield path
     finally:
         cluster.on_each_node(remove_folder, path)

@@ -11,7 +11,7 @@ from typing import Any
 
 from probes.check.recorder import Recorder, Trial
 from probes.cluster.cluster import Cluster
-from probes.cluster.shared_folder import FolderUnknown, find_blind_nodes
+from probes.cluster.shared_folder import BLIND, FolderUnknown, find_blind_nodes
 from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names
 from probes.scaling import criterion as check
@@ -234,7 +234,7 @@ def no_save_reason(cluster: Cluster, gang: Gang, count: int, plan: SavePlan) -> 
     except FolderUnknown as unknown:
         return f"{need}. No node can write there: {unknown}"
     if nodes:
-        return f"{need}. {', '.join(nodes)} cannot write there, or cannot see the files of others"
+        return f"{need}. {', '.join(nodes)} {BLIND.format(plan.folder)}"
     needed = COPIES * PARAM_BYTES * parameter_count(plan.config)
     free = shutil.disk_usage(plan.folder).free
     if free < needed:

@@ -76,8 +76,8 @@ class Ending:
                 self._report(*problem)
             self._compare()
             if self.run.store.end_state != state:
-                self._try("the end of the run", lambda: self._finish(state))
-            if not self._try("the end of the run", self._write_files):
+                self._try("the run's files", lambda: self._finish(state))
+            if not self._try("the run's files", self._write_files):
                 self._write_what_goes()
             self.summary = self._look(state)
             return self.summary
@@ -86,7 +86,7 @@ class Ending:
         """Write the end, leave the cluster, and write the end again if that fails."""
         SIGNALS.wait_for("the report is written")
         self.write(state, problems)
-        SIGNALS.wait_for("the cluster is left")
+        SIGNALS.wait_for("seatrial has left the cluster")
         more = []
         try:
             self.run.leave()

@@ -31,11 +31,12 @@ def cluster(request: pytest.FixtureRequest) -> Any:
     run, recorder = request.config.stash[RUN], request.node.stash[RECORDER]
     goes_on = CRITERIA[recorder.criterion].reports_lost_nodes
     if run.cluster is None:
+        from probes.cluster.node_facts import OWN_HOST
         from probes.findings import finding
 
         if goes_on:
-            recorder("differences", 1, on="the driver")
-            recorder.explain(finding("HOST-VERSIONS", run.join_error, ["the driver"]))
+            recorder("differences", 1, on=OWN_HOST)
+            recorder.explain(finding("HOST-VERSIONS", run.join_error, [OWN_HOST]))
         pytest.fail(f"seatrial could not join the cluster: {run.join_error}", pytrace=False)
     if not goes_on and (missing := run.missing_nodes()):
         # Results of the remaining nodes prove nothing about the ordered cluster.

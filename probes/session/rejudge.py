@@ -236,8 +236,8 @@ class LimitCheck:
             before, after = old.get("observed", []), new.get("observed", [])
             same = same and _all_bounds(before) == _all_bounds(after)
             text = (
-                f"planted fault {old.get('name')!r:.40}: what the run says of it does not follow "
-                f"from its values and {CONTRACT}"
+                f"planted fault {old.get('name')!r:.40}: its recorded result does not follow from "
+                f"its values and {CONTRACT}"
             )
         else:
             return
@@ -255,7 +255,7 @@ class LimitCheck:
         more = f", and {len(self.differences) - 1} more" if len(self.differences) > 1 else ""
         doubt = f"{self.differences[0]}{more}"
         if not self.judged_again:  # otherwise the run that was judged again says it
-            build = f"another build of seatrial ({describe_version(self.wrote)}) wrote it"
+            build = f"another build of seatrial ({describe_version(self.wrote)}) wrote this run"
             doubt = f"{build}. By the rules of this build, {doubt}"
         return [], [doubt]
 

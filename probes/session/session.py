@@ -151,7 +151,7 @@ class RunSession:
 
     def _cut_off(self, agreed: Contract | None) -> None:
         """Leave the cluster after a signal that came before the first probe: the record says so."""
-        SIGNALS.wait_for("the cluster is left")
+        SIGNALS.wait_for("seatrial has left the cluster")
         SIGNALS.take()
         self.was_cut_off = True
         with suppress(Exception):

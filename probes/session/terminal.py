@@ -464,9 +464,8 @@ def print_summary(config: pytest.Config, summary: AcceptanceSummary, run: RunSes
     terminal.section("acceptance")
     terminal.write_line(acceptance_table(summary, width, tw.hasmarkup, unicode))
     report = run.store.path / "report.html"
-    terminal.write_line(
-        f"report  {report if report.is_file() else 'the page could not be written'}"
-    )
+    shown = report if report.is_file() else "the page could not be written"
+    terminal.write_line(f"report  {shown}")
     terminal.write_line(summary.integrity.head_line)
     if not summary.record.contract.agreed:
         terminal.write_line(f"next    seatrial contract new --from {run.store.path}")

@@ -71,6 +71,7 @@ class BringBack:
     def __init__(self, api: JobsApi, id: str, state: SubmissionState) -> None:
         self._api, self._id, self._host = api, id, state.host
         self._package, self._job_s = "", JOB_S
+        self._where = f"node {self._host}" if self._host else "the cluster"
         self._jobs: list[str] = []  # that printed parts
 
     def run_to(self, target: Path) -> None:
@@ -163,13 +164,13 @@ class BringBack:
             if time.monotonic() > deadline:
                 self._api.stop(job)
                 raise SubmitError(
-                    f"the job that reads the run on node {self._host} did not end in "
+                    f"the job that reads the run on {self._where} did not end in "
                     f"{self._job_s:.0f} s"
                 )
             time.sleep(POLL_S)
         log = self._api.insist(lambda: self._api.log(job))
         if state.status != "SUCCEEDED":
-            raise SubmitError(f"the run cannot be read on {self._host}: {state.message}")
+            raise SubmitError(f"the run cannot be read on {self._where}: {state.message}")
         return log
 
 

@@ -142,8 +142,8 @@ def install_missing(python: Path, requires: list[str]) -> None:
         return
     if never := [line for line in missing if _name(line) in NEVER_INSTALLED]:
         _refuse(
-            f"{sys.executable} lacks {' and '.join(never)}, which seatrial never installs: add it "
-            "to the image of the head"
+            f"{sys.executable} lacks {' and '.join(never)}, which seatrial never installs: add "
+            "the missing packages to the image of the head"
         )
     wheels = sorted((SUBMISSION / "wheels").glob("*.whl"))
     limits = python.parents[1] / "constraints.txt"
@@ -159,7 +159,7 @@ def install_missing(python: Path, requires: list[str]) -> None:
     if done.returncode:
         _refuse(
             f"{sys.executable} lacks {', '.join(missing)}, and pip could not install them: add"
-            " them to the image, or pass them with --wheels"
+            " the missing packages to the image, or pass their wheels with --wheels"
         )
 
 

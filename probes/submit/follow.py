@@ -205,9 +205,9 @@ class JobsApi:
                 text = ""
         last = last_words(text)
         if error.code in (401, 403):
-            token = "the token that was sent" if authorization_header() else "access without token"
+            what = "the token that was sent" if authorization_header() else "access without a token"
             raise Refused(
-                f"the dashboard at {self.address} refuses {token} (HTTP {error.code}): set"
+                f"the dashboard at {self.address} refuses {what} (HTTP {error.code}): set"
                 " RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
             )
         if 300 <= error.code < 400:

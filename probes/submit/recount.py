@@ -44,13 +44,11 @@ class _Result:
             yield Weight.UNPROVEN, f"{self.probe}: state {self.state}. Expected: {FINISHED}"
         for kind, names, has in (
             ("the measure", owed.get("measures"), self.judged),
-            ("the control", owed.get("controls"), self.controls),
+            ("the planted fault", owed.get("controls"), self.controls),
         ):
             if missing := sorted({*(names or ())} - has):
-                yield (
-                    Weight.UNPROVEN,
-                    f"{self.probe} must record {kind} {missing[0]}, but did not",
-                )
+                text = f"{self.probe} must record {kind} {missing[0]}, but did not"
+                yield Weight.UNPROVEN, text
             elif not has:
                 yield Weight.UNPROVEN, f"{self.probe} did not record {kind.replace('the', 'a')}"
 
@@ -105,7 +103,8 @@ class Recount:
         if self._unread:
             yield self._unread
         for problem in (*self._run.get("problems", ()), *self._problems):
-            yield f"{problem['kind']} error in {problem['where']}: {problem['text']}"
+            what = {"teardown": "clean-up failed"}.get(problem["kind"], f"{problem['kind']} error")
+            yield f"{what} in {problem['where']}: {problem['text']}"
         yield from map(str, self._run.get("unverified", ()))
         facts = self._run["contract"]
         if not facts.get("agreed", True):

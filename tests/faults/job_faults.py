@@ -55,7 +55,7 @@ GUIDES = [
     # The trainer needs none of these, and a user's own job may.
     Case("no-local-world-size", ENV, ["rank 3"], ["LOCAL_WORLD_SIZE not set"], WRONG),
     Case("no-node-rank", ENV, ["node3"], ["NODE_RANK not set"], WRONG),
-    Case("wrong-local-rank", ENV, ["node3"], ["LOCAL_RANK is 7. Expected: 0 to 0"], WRONG),
+    Case("wrong-local-rank", ENV, ["node3"], ["LOCAL_RANK is 7. Expected: 0 (the node"], WRONG),
     Case("wrong-local-world-size", ENV, ["node3"], ["LOCAL_WORLD_SIZE is 4"], WRONG),
     Case("wrong-node-rank", ENV, ["node3"], ["NODE_RANK is 0 on 4 nodes"], WRONG),
     Case("wrong-group-rank", ENV, ["node3"], ["GROUP_RANK is 9. Expected: 0 to 3"], WRONG),

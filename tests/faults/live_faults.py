@@ -193,7 +193,7 @@ NAMES = [
     Case("block-port 1 ephemeral", {"HOST-PORT-CLOSED"}, ["node1"],
          ["No other node connects to node1: port that the kernel picked for a job"]),
     Case("block-port 2 object-manager", {"HOST-PORT-CLOSED"}, ["node2"],
-         ["No other node connects to node2: object manager port", "packets are dropped"]),
+         ["No other node connects to node2: object manager port", "packets may be dropped"]),
     Case("loopback-names", {"HOST-LOOPBACK-NAME"}, ["node0", "node1", "node2"],
          ["The host name of node0, node1, node2 resolves to 127.0.1.1"]),
     Case("unknown-name 2", {"HOST-NAMES"}, ["node2"],

@@ -291,7 +291,7 @@ def test_a_second_trial_disturbs_nothing(run: Run, times: int, tmp_path: Path) -
         )
         said = f"{second.stdout}{second.stderr}"
         assert second.returncode == 4, said
-        refused = f"join the embedded cluster of another run, found {address} "
+        refused = f"the cluster of another run (--cluster local), found {address} "
         assert (f"process {run.process.pid} on " if named else refused) in said
         assert said.count(str(run.process.pid)) == 1
         assert run.process.poll() is None, "it ended too early to be disturbed"

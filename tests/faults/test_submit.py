@@ -169,7 +169,7 @@ def test_a_cluster_with_a_token_takes_no_submission_without_it(tmp_path: Path) -
         submit = next(start)
         refused = submit(*SHORT)
         assert refused.end() == 4, refused.said
-        assert "refuses access without token (HTTP 401): set RAY_AUTH_TOKEN" in refused.said
+        assert "refuses access without a token (HTTP 401): set RAY_AUTH_TOKEN" in refused.said
         variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file(lab.home))}
         one = submit(*SHORT, variables=variables)
         assert one.end() == PARTIAL, one.said

@@ -132,7 +132,7 @@ def test_a_wrong_file_is_one_sentence(
 
 
 @pytest.mark.parametrize(
-    ("steps", "expected"), [("[]", "1 or more of them"), ("1", "a list"), ('["ls"]', "a table")]
+    ("steps", "expected"), [("[]", "1 or more entries"), ("1", "a list"), ('["ls"]', "a table")]
 )
 def test_steps_are_tables(load: Callable[..., Group], steps: str, expected: str) -> None:
     start, _, rest = ENTRY.partition("steps = [")

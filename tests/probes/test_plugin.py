@@ -215,7 +215,7 @@ def test_secrets_stay_out_of_the_record(judged: Any, pytester: pytest.Pytester) 
         ([], "probes need a cluster"),
         (["--cluster", "nowhere"], "--cluster: expected auto, local[:N] or ray://host:port"),
         (["--cluster", "local:0"], "expected 1 to 32 raylets, found 0"),
-        (["--cluster", "ray://127.0.0.1:9"], "no Ray answers at ray://127.0.0.1:9 (from --cluster"),
+        (["--cluster", "ray://127.0.0.1:9"], "no Ray answers at ray://127.0.0.1:9 (address from"),
         (["--cluster", "auto", "--contract", "lba"], "did you mean 'lab'?"),
         (["--cluster", "auto", "--baseline", "missing"], "expected a run or a folder of runs"),
     ],

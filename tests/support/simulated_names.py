@@ -15,7 +15,7 @@ from reports.record import ProbeResult
 from tests.support.controls import recorder
 
 LOOPBACK_ANSWER = {"addresses": ["127.0.0.1"], "bindable": "127.0.0.1", "error": ""}
-REFUSED, DROPPED = "Connection refused", "packets are dropped: no answer in time"
+REFUSED, DROPPED = "Connection refused", "no answer in time: packets may be dropped"
 PORTS = {"raylet": 40000, "object manager": 41000, "worker": 10002, "job": 33000, "GCS": 6379}
 
 

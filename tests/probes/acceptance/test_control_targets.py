@@ -60,7 +60,7 @@ def test_a_measure_that_the_control_never_measured_is_not_caught() -> None:
     measure.control("cancelled in words only", "a fault", measure.trial())
     (missed,) = measure.result("finished", 1.0).controls
     assert missed.caught is False
-    assert "the control did not measure it" in missed.saw
+    assert "nothing was measured with the planted fault" in missed.saw
 
 
 def test_a_fault_that_was_seen_elsewhere_is_not_caught() -> None:

@@ -201,7 +201,7 @@ def test_the_result_is_what_was_written_down() -> None:
 def test_a_trial_knows_what_it_measured_and_the_worst_of_it() -> None:
     trial = recorder("FABRIC").trial()
     assert not trial.has_measured("busbw")
-    assert trial.worst("busbw").note == "the control did not measure it"
+    assert trial.worst("busbw").note == "nothing was measured with the planted fault"
     for value in (2.0, 0.1, 3.0):
         trial("busbw", value, limit=Limit(low=1.0, because="agreed for this test"))
     assert trial.has_measured("busbw")

@@ -62,11 +62,11 @@ def test_a_plan_says_whose_commands_are_typed_and_as_whom(
     lines += ["[launch.values]", '"TRAIN" = "rm -rf ~; {command}"', ""]
     (empty_folder / "c.toml").write_text("\n".join(lines))
     ours = section(plan("--contract", "lab").output, "LAUNCH")
-    assert "commands the commands of seatrial's own guide run on this host as" in ours
+    assert "commands the commands of seatrial's own guide run as" in ours
     monkeypatch.setattr("probes.launch.shell.why_no_other_user", lambda own_guide: "no right to")
     monkeypatch.setattr("os.getuid", lambda: 0)
     theirs = section(plan("--contract", "./c.toml").output, "LAUNCH")
-    assert "commands of the operator's guide https://x.example/g.md on this host, because" in theirs
+    assert "commands of the operator's guide https://x.example/g.md: it cannot create" in theirs
     assert "commands" not in section(plan("--contract", "lab").output, "FABRIC")
 
 

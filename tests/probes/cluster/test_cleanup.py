@@ -215,7 +215,7 @@ def test_one_that_dies_is_replaced_and_the_next_knows_what_is_kept(tmp_path: Pat
     assert (kept.exists(), stays.exists(), late.exists()) == (False, True, False)
     ((place, text),) = keeper.problems
     assert place == f"the process that cleans up ({pid})"
-    assert text.startswith("it ended before the run, with exit code -9. Process ")
+    assert text.startswith("it ended before the end of the run, with exit code -9. Process ")
 
 
 def test_one_that_dies_again_and_again_is_not_replaced_for_ever(tmp_path: Path) -> None:
@@ -252,8 +252,8 @@ def test_one_that_has_no_successor_is_said(tmp_path: Path, error: Exception) -> 
     ((place, text),) = keeper.problems
     assert place == f"the process that cleans up ({pid})"
     assert text == (
-        f"it ended before the run, with exit code -9. It is not replaced ({error}). If seatrial "
-        "is killed, run `seatrial cleanup --remove`"
+        f"it ended before the end of the run, with exit code -9. It is not replaced ({error}). "
+        "If seatrial is killed, run `seatrial cleanup --remove`"
     )
     keeper.close()
     assert not kept.exists()
@@ -275,7 +275,9 @@ def test_one_that_is_not_done_in_time_is_said() -> None:
     keeper = CleanupProcess()
     os.kill(keeper._child.pid, signal.SIGSTOP)
     keeper.close(seconds=0.2)
-    assert keeper.problems[0][1] == "it was still running 0 s after the run"
+    assert keeper.problems[0][1] == (
+        "it was still running 0 s after the run. Run `seatrial cleanup --remove`"
+    )
     os.kill(keeper._child.pid, signal.SIGCONT)
     assert keeper._child.wait(timeout=10) == 0
 

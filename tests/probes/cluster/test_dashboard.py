@@ -134,7 +134,7 @@ def test_a_refused_stop_is_a_failure_that_is_said(
     with dashboard(token="abc") as (address, _), pytest.raises(PermissionError) as error:
         cleanup.stop_resource("job", f"{address} raysubmit_1")
     assert said in str(error.value)
-    assert "raysubmit_1 was not stopped" in str(error.value)
+    assert "so seatrial cannot stop job raysubmit_1: set" in str(error.value)
     assert "old" not in str(error.value)
 
 

@@ -120,7 +120,7 @@ def test_why_it_did_not_start_is_one_line_without_rays_logs(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(RuntimeError) as raised:
         LocalCluster(2)
-    assert str(raised.value) == f"the embedded cluster of 2 raylets did not start: {why}"
+    assert str(raised.value) == f"the cluster of --cluster local:2 did not start: {why}"
 
 
 def test_a_process_that_ends_at_once_leaves_its_last_line(

@@ -26,7 +26,7 @@ def facts(*torches: str) -> list[dict[str, Any]]:
 def test_versions_in_parity_and_not() -> None:
     assert software_differences(facts("2.13.0", "2.13.0"), DRIVER) == {}
     (said,) = software_differences(facts("2.13.0", "2.12.1"), DRIVER)
-    assert said.startswith("torch: 2.12.1 on n1; 2.13.0 on n0, the machine where seatrial runs")
+    assert said.startswith("torch: 2.12.1 on n1; 2.13.0 on n0, the host that runs seatrial")
     (said,) = software_differences(facts("2.13.0", ""), DRIVER)
     assert "none on n1" in said
 
@@ -84,4 +84,4 @@ def test_another_build_of_torch_on_the_driver_is_no_difference() -> None:
     (said,) = software_differences(facts("2.13.0+cu128", "2.13.0+cpu"), driver)
     assert "2.13.0+cpu on " in said
     (said,) = software_differences(on_nodes, {**DRIVER, "torch": "2.12.0+cpu"})
-    assert "the machine where seatrial runs" in said
+    assert "the host that runs seatrial" in said

@@ -111,14 +111,15 @@ def test_whose_commands_are_typed_and_as_whom_is_named(monkeypatch: pytest.Monke
     }
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr("os.getuid", lambda: 1000)
-    named = "the commands of the operator's guide ours.md (no sha256 in the contract) run on this"
-    assert ask_user(terms["theirs"], "").found == f"{named} host as a user that seatrial creates"
+    named = "the commands of the operator's guide ours.md (no sha256 in the contract) run as"
+    here = "on the host that runs seatrial"
+    assert ask_user(terms["theirs"], "").found == f"{named} a user that seatrial creates, {here}"
     agreed = "the user who runs seatrial (user id 1000: as the contract allows)"
-    assert ask_user(terms["own"], "no right to") == Answer("user", f"{named} host as {agreed}")
+    assert ask_user(terms["own"], "no right to") == Answer("user", f"{named} {agreed}, {here}")
     assert "(user id 1000: no right to)" in ask_user(terms["ours"], "no right to").found
     refused = ask_user(terms["theirs"], "no right to")
     assert (refused.state, refused.criteria) == (UNPROVEN, ("LAUNCH",))
-    assert refused.found.endswith("they need another user (no right to)")
+    assert refused.found.endswith("another user for them (no right to)")
     assert refused.do == 'Run seatrial as root, or set user = "own" in the contract\'s [launch]'
     monkeypatch.setattr("os.getuid", lambda: 0)
     refused = ask_user(terms["own"], "no right to")

@@ -97,9 +97,9 @@ def test_software_that_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_holds_accelerators_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "busy_accelerators", lambda cluster: 0)
-    assert ask_accelerators(cluster_of()).found == "all 16 GPUs are free"
+    assert ask_accelerators(cluster_of()).found == "all free: 16 GPUs"
     monkeypatch.setattr(doctor, "busy_accelerators", lambda cluster: 3)
-    assert ask_accelerators(cluster_of()).found == "3 GPUs are not free"
+    assert ask_accelerators(cluster_of()).found == "not free: 3 GPUs"
     answer = ask_accelerators(cluster_of(describe_holders=lambda: "1 GPU on n0 is held by a task"))
     assert answer.found == "1 GPU on n0 is held by a task"
     assert answer.state == UNPROVEN

@@ -134,8 +134,8 @@ def follow(who: str, guide: str, agreed: str, place: Path) -> str:
 
 FOLLOW = "tests.probes.launch.follow_guide"
 NONE = (
-    "refused: seatrial does not run the commands of the operator's guide {} on this host, because "
-    "they need another user"
+    "refused: seatrial does not run the commands of the operator's guide {}: it cannot create "
+    "another user for them"
 )
 REFUSED = {
     ("root without rights", "own"): f"{NONE} (a test command (`true`) failed as another user: "
@@ -294,6 +294,6 @@ def test_no_path_types_a_guide_that_may_not_be_typed(
     path = theirs(shell.User(tmp_path, why_same="no right to"), f"touch {tmp_path}/typed")
     launch = path.terms.launch.model_copy(update={"user": agreed})
     path = replace(path, terms=path.terms.model_copy(update={"launch": launch}))
-    with pytest.raises(GuideError, match=r"they need another user .no right to"):
+    with pytest.raises(GuideError, match=r"another user for them .no right to"):
         path.follow()
     assert list(tmp_path.iterdir()) == []

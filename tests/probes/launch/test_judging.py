@@ -290,7 +290,7 @@ def test_a_job_that_leaves_the_fabric_on_one_node_is_named(recorder: Recorder) -
     assert (finding.code, finding.suspects) == ("LAUNCH-NETWORK", ["n1"])
     assert finding.statement == (
         "the agreed fabric (fab0) carried only 0.2 % of the job's bytes on n1. "
-        "There eth0 sent 40 MB. Expected: fab0 carries them."
+        "On n1, eth0 sent 40 MB. Expected: fab0 carries the job's bytes."
     )
 
 

@@ -23,7 +23,8 @@ from tests.support.launched_job import cluster_of, guided, transcript
 
 
 def cluster(answers: Callable[..., Any]) -> Any:
-    return SimpleNamespace(nodes=[{"id": "a"}, {"id": "b"}], on_each_node=answers)
+    nodes = [{"id": "a", "name": "n0"}, {"id": "b", "name": "n1"}]
+    return SimpleNamespace(nodes=nodes, on_each_node=answers)
 
 
 def guards(path: str) -> bool:
@@ -63,7 +64,7 @@ def test_a_node_that_cannot_make_it_stops_the_probe(answers: dict[str, str]) -> 
         removed.append(function.__name__)
         return {}
 
-    says = "the folder /tmp/x on every node: (Read-only file system|no answer)"
+    says = "seatrial cannot make /tmp/x on n1: (Read-only file system|no answer)"
     with pytest.raises(OSError, match=says), own_folders(cluster(ask), "x"):
         pass
     assert removed == ["remove_folder"]
@@ -87,7 +88,7 @@ def resumed(first: str, last: str | None) -> Transcript:
         ),
         ("10", "0", 1, "rank 1 on n1: began at step 0."),
         ("10", "9", 1, "rank 1 on n1: began at step 9."),
-        ("10", None, 1, "rank 1 on n1: began at step unknown."),
+        ("10", None, 1, "rank 1 on n1: began at an unknown step."),
         ("0", "0", 2, "rank 0, rank 1 on n0, n1: began at step 0."),
     ],
 )

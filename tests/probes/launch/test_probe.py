@@ -80,7 +80,7 @@ def test_a_job_that_could_not_be_stopped_fails_the_probe_in_one_sentence(
 @pytest.mark.parametrize(
     ("dashboard", "document", "says"),
     [
-        ("", None, "names no dashboard"),
+        ("", None, "has no dashboard"),
         ("http://10.0.0.1:8265", "/nowhere/guide.md", "the guide /nowhere/guide.md cannot be read"),
     ],
 )
@@ -137,4 +137,6 @@ def test_the_jobs_are_one_sound_one_doctored_and_one_with_planted_errors(
     jobs = controls.launch_jobs(cluster, LAB, recorder("LAUNCH"))
     assert typed == [(), ("--unset",), ("--plant",)]
     assert (jobs.guide, jobs.uid) == (own_guide(), None)
-    assert jobs.describe_user().startswith("the user who runs seatrial followed it (only root")
+    assert jobs.describe_user().startswith(
+        "the user who runs seatrial followed the guide (only root"
+    )

@@ -201,10 +201,10 @@ def test_loopback_is_right_where_all_ranks_share_a_host() -> None:
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        ({"device": "cpu", "gpu": ""}, "it computes on cpu"),
-        ({"device": None, "gpu": ""}, "it did not report where it computes"),
+        ({"device": "cpu", "gpu": ""}, "computing on cpu"),
+        ({"device": None, "gpu": ""}, "no computing device reported"),
         ({"gpu": "uuid-0-0"}, "ranks 0, 3 share GPU uuid-0-0"),
-        ({"gpu": ""}, "it did not report its GPU"),
+        ({"gpu": ""}, "no GPU reported"),
     ],
 )
 def test_a_rank_without_a_gpu_of_its_own_is_wrong(change: dict[str, Any], found: str) -> None:
@@ -229,8 +229,8 @@ def test_ranks_of_a_node_follow_each_other() -> None:
     rows = ranks()
     rows[1]["RANK"], rows[2]["RANK"] = "2", "1"
     assert {found for _, found in said(judged(rows)).values()} == {
-        "its node has ranks 0, 2",
-        "its node has ranks 1, 3",
+        "the node has ranks 0, 2",
+        "the node has ranks 1, 3",
     }
 
 
@@ -238,7 +238,7 @@ def test_a_rank_that_never_reached_the_first_is_wrong() -> None:
     rows = [{**row, "master": "10.0.0.1"} for row in ranks()]
     assert judged(rows, ended=True) == []
     del rows[3]["master"]
-    found = "it trained without a connection to 10.0.0.1:29500"
+    found = "trained without a connection to 10.0.0.1:29500"
     assert said(judged(rows, ended=True)) == {"3": ("LAUNCH-ENV", found)}
     assert judged(rows) == []  # the job failed: no rank has said it
 

@@ -26,7 +26,7 @@ FIRST = 'kind = "no-verbs"'
         ('severity = "news"', 'severity = "new"', "'phrase.0.severity': expected 'error', "),
         ('versions = "2.2-2.30"', "versions = 2.2", "expected text in quotes, found 2.2"),
         (PHRASES, "", "'phrase' is missing"),
-        (PHRASES, "phrase = []", "'phrase': expected 1 or more of them, found []"),
+        (PHRASES, "phrase = []", "'phrase': expected 1 or more entries, found []"),
         (PHRASES, PHRASES.partition("libibverbs'")[0], "not TOML: "),
         ("libibverbs'", "libibverbs", "not TOML: "),
         ("libibverbs'", "libibverbs('", "no-verbs: expected a regular expression: "),

@@ -272,7 +272,7 @@ def test_the_delay_that_is_planted_stands_out_of_a_node_that_is_slow_anyway(run:
     ("found", "where", "says"),
     [
         ([], {"folder": None}, "([cluster] shared). seatrial cannot write to such a folder"),
-        ([], {"blind": ["node2"]}, "node2 cannot write there, or cannot see the files of others"),
+        ([], {"blind": ["node2"]}, "or cannot see the files that other nodes write there"),
         ([], {"hangs": [3]}, "ranks of the previous run hang or have ended"),
         ([], {"config": replace(TRAINED, dim=1 << 20, layers=96)}, "for 3 saves, found "),
         ([], {"count": 1}, "no run on several nodes succeeded"),

@@ -245,7 +245,7 @@ def test_a_package_that_is_there_is_not_sent() -> None:
     [
         (404, UnknownJob, "the last line"),
         (400, SubmitError, "HTTP 400: the last line"),
-        (401, SubmitError, "refuses access without token"),
+        (401, SubmitError, "refuses access without a token"),
         (403, SubmitError, "RAY_AUTH_TOKEN_PATH"),
     ],
 )
@@ -279,7 +279,7 @@ def test_what_is_no_dashboard_is_named(content: bytes) -> None:
 
 def test_the_token_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     with dashboard(token="secret") as (address, served):
-        with pytest.raises(SubmitError, match="without token"):
+        with pytest.raises(SubmitError, match="without a token"):
             JobsApi(address).stop("a")
         monkeypatch.setenv("RAY_AUTH_MODE", "token")
         monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")

@@ -101,7 +101,7 @@ def test_a_job_that_never_starts_is_stopped_and_said(clock: Clock) -> None:
 
 
 def test_a_job_that_fails_says_why(clock: Clock) -> None:
-    with pytest.raises(SubmitError, match=r"cannot be read on 10\.0\.0\.2: no such file"):
+    with pytest.raises(SubmitError, match=r"cannot be read on node 10\.0\.0\.2: no such file"):
         back(Api(status="FAILED")).name()
 
 

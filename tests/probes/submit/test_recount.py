@@ -115,7 +115,7 @@ EDITS: dict[str, tuple[Callable[[Events], Any], str]] = {
     "no limit": (put_value("measurement", "limit", None, "busbw"), "Expected: a limit"),
     "a limit of another form": (put_value("measurement", "limit", 3, "busbw"), "cannot be judged"),
     "a control": (put_value("control", "caught", False), "was not found"),
-    "no control": (drop_event("control"), "must record the control "),
+    "no control": (drop_event("control"), "must record the planted fault "),
     "no measure": (drop_name("busbw"), "must record the measure busbw, but did not"),
     "no probe": (lambda lines: [x for x in lines if "gang" not in x.get("probe", "")],
                  "must run, but has no result"),
@@ -123,7 +123,7 @@ EDITS: dict[str, tuple[Callable[[Events], Any], str]] = {
     "a probe without its end": (drop_event("probe_finished"), "Expected: finished"),
     "nothing owed": (of_each("run_owes", "owed", []), "the run does not list the tests that it"),
     "owed of another form": (of_each("run_owes", "owed", [3]), "the run cannot be judged"),
-    "a problem": (add_problem, "teardown error in x: y"),
+    "a problem": (add_problem, "clean-up failed in x: y"),
     "nothing required": (not_required, "was not required in the run, but the contract requires it"),
     "no contract agreed": (
         lambda lines: lines[0]["data"]["contract"].update(agreed=False), "no contract was agreed"),

@@ -96,14 +96,14 @@ def test_a_dead_address_is_said_with_its_origin(
         find_address("auto")
     assert time.monotonic() - begun < 2 * CONNECT_SECONDS
     assert str(caught.value).startswith(
-        f"no Ray answers at {found} ({origin}: Connection refused). Is the head up? Try `ray st"
+        f"no Ray answers at {found} (address {origin}): Connection refused. Is the head up? Try"
     )
 
 
 def test_a_client_address_in_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", f"ray://127.0.0.1:{closed_port()}")
     with pytest.raises(
-        ClusterUnreachable, match=r"no Ray answers at ray://127.* \(from RAY_ADDRESS: "
+        ClusterUnreachable, match=r"no Ray answers at ray://127.* \(address from RAY_ADDRESS\): "
     ):
         find_address("auto")
     monkeypatch.setenv("RAY_ADDRESS", "ray://nowhere")
@@ -344,9 +344,10 @@ def test_an_embedded_cluster_of_another_run_is_not_joined(monkeypatch: pytest.Mo
     with pytest.raises(ClusterUnreachable) as caught:
         find_address("auto")
     assert str(caught.value) == (
-        "--cluster auto does not join the embedded cluster of another run, found 192.0.2.2:35503 "
-        f"(3 raylets of process 4321 of jane). Wait until that run ends, {OTHERWISE}. To join it, "
-        "set RAY_ADDRESS=192.0.2.2:35503, and wait for it with --wait-for-room"
+        "--cluster auto does not join the cluster of another run (--cluster local), found "
+        "192.0.2.2:35503 (3 raylets of process 4321 of jane). Wait until that run ends, "
+        f"{OTHERWISE}. To use that cluster, set RAY_ADDRESS=192.0.2.2:35503, and give "
+        "--wait-for-room 30m"
     )
 
 

@@ -62,7 +62,7 @@ def test_what_an_earlier_probe_gives_back_late_is_no_holder(clock: Clock) -> Non
     begun = clock.now
     assert describe_busy(Shared(clock, (0, 1e9, "actor A"))) == "actor A"
     assert clock.now - begun <= room.SETTLE_S + room.POLL_S
-    assert describe_busy(Shared(clock, (0, 1e9, ""))) == "other jobs hold accelerators"
+    assert describe_busy(Shared(clock, (0, 1e9, ""))) == "some accelerators are in use"
 
 
 def waited(cluster: Any, seconds: float = 600) -> tuple[float, list[str]]:
@@ -79,7 +79,7 @@ def test_each_change_of_the_holder_is_said_once(clock: Clock) -> None:
     seconds, said = waited(cluster)
     assert 50 <= seconds <= 50 + room.STEADY_S + room.POLL_S
     assert said == [
-        f"{held}: the run begins when all are free, or after --wait-for-room"
+        f"{held}: the run begins when all are free, or when --wait-for-room has passed"
         for held in ("actor A", "actor A; actor B", "actor B")
     ]
 
@@ -97,5 +97,5 @@ def test_seconds_are_counted_from_the_beginning(clock: Clock) -> None:
 
 
 def test_a_job_that_does_not_end_ends_the_patience_and_not_the_run(clock: Clock) -> None:
-    line = "actor A: the run begins when all are free, or after --wait-for-room"
+    line = "actor A: the run begins when all are free, or when --wait-for-room has passed"
     assert waited(Shared(clock, (0, 1e9, "actor A")), 60) == (60, [line])
