@@ -103,8 +103,8 @@ class LaunchTerms(BaseModel):
             return self
         if self.document.startswith("http://") and self.sha256 is None:
             raise ValueError(
-                "expected sha256 with an http document, which others can change on the network: "
-                f"give the hash, or an https URL, found only {self.document!r}"
+                f"expected sha256 with {self.document!r}, found none: others can change an http "
+                "document on the network. Give the hash, or an https URL"
             )
         if any(not text.strip() for text in self.values):
             raise ValueError("values: expected texts of the guide, found an empty one")
@@ -180,7 +180,8 @@ def _check_list(value: list[str]) -> list[str]:
     if not value:
         raise ValueError("expected at least one, found none: remove the key")
     if len(value) > MAX_TARGETS or len(set(value)) < len(value):
-        raise ValueError(f"expected at most {MAX_TARGETS}, each once, found {len(value)}")
+        found = f"{len(value)} ({len(set(value))} without repeats)"
+        raise ValueError(f"expected at most {MAX_TARGETS}, each once, found {found}")
     return value
 
 
@@ -276,8 +277,8 @@ class ClusterTerms(BaseModel):
     )
     authentication: Literal["token"] | None = about(
         None,
-        '"token" if each request to Ray must need the cluster\'s token. Without it, a job of a '
-        "stranger is only noted. HOSTS is UNPROVEN if a public address then needs no token.",
+        '"token" if each request to Ray must need the cluster\'s token. Without it, HOSTS only '
+        "notes whether jobs need a token. It is UNPROVEN if a public address then needs none.",
     )
     fabric: Fabric | None = about(
         None,
@@ -363,8 +364,8 @@ class ClusterTerms(BaseModel):
         """Check that the keys describe one cluster, and that placement and split fit it."""
         if self.pace_seconds and self.accelerators == "real":
             raise ValueError(
-                "pace_seconds extends each step and hides its real speed, so it needs "
-                'accelerators = "emulated": drop one of the two'
+                "pace_seconds extends each step and hides its real speed: remove this key, or "
+                'write accelerators = "emulated" for a rehearsal'
             )
         if self.fabric == "rdma" and self.line_rate_gbps and self.rails is None:
             raise ValueError(
