@@ -253,7 +253,7 @@ def test_one_that_has_no_successor_is_said(tmp_path: Path, error: Exception) -> 
     assert place == f"the process that cleans up ({pid})"
     assert text == (
         f"it ended before the run, with exit code -9. It is not replaced ({error}). If seatrial "
-        "is killed, run `seatrial cleanup --remove`"
+        "is killed, wait an hour. Then run `seatrial cleanup --remove`"
     )
     keeper.close()
     assert not kept.exists()
