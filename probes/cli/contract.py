@@ -135,7 +135,8 @@ def _without_limit(measure: Check, is_judged: bool) -> str:
         return "not judged by this contract"
     if measure.derived_in_run:
         return "derived from the GPU model, if it is known"
-    return f"from the run: {measure.from_run}" if measure.from_run else "none, so it is UNPROVEN"
+    where = "set by" if measure.ordered_by else "from the run:"
+    return f"{where} {measure.from_run}" if measure.from_run else "none, so it is UNPROVEN"
 
 
 @command("List the contracts of seatrial.", "seatrial contract list", parent=contract, name="list")
