@@ -116,8 +116,7 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
         yield "UNPROVEN", "no number of GPUs per node: write `gpus_per_node` in [cluster]"
     needs_second = terms.fabric not in (None, "rdma") and "FABRIC" not in loaded.optional
     if needs_second and not terms.management:
-        text = "no second interface for the self-test of FABRIC: write `management` in [cluster]"
-        yield "UNPROVEN", text
+        yield "UNPROVEN", "no second interface to self-test FABRIC: write `management` in [cluster]"
     yield "commands", describe_typists(terms)
 
 

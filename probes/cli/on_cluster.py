@@ -242,20 +242,16 @@ def _check_named(jobs: Sequence[str], found: Sequence[LeftOver]) -> None:
     """Check that the jobs to stop are listed.  Raises UsageError."""
     listed = {one.name for one in found if one.idle_s is None}
     if unknown := [job for job in jobs if job not in listed]:
-        raise UsageError(
-            f"--job: expected a listed job, found {unknown[0]}. Run `seatrial cleanup`"
-            " without --job to list them"
-        )
+        do = "Run `seatrial cleanup` without --job to list them"
+        raise UsageError(f"--job: expected a listed job, found {unknown[0]}. {do}")
 
 
 def _line(one: LeftOver, *, in_use: bool, why: str | None) -> str:
     """Describe what was found, and why it stays."""
     state = "runs" if one.idle_s is None else f"unchanged for {_time(one.idle_s)}"
     if in_use and not one.is_sure:
-        state += (
-            ", kept: it only looks like seatrial's, and may belong to another user. Stop it with"
-            f" --remove --job {one.name}"
-        )
+        state += ", kept: it only looks like seatrial's, and may belong to another user"
+        state += f". Stop it with --remove --job {one.name}"
     elif in_use and one.kept_s:
         state += ", kept for a week: `seatrial submit --attach` may still copy its run"
     elif in_use:

@@ -201,8 +201,7 @@ def check_address(address: str) -> None:
     except ValueError:
         raise UsageError("--address: expected http://head:8265, found no URL") from None
     if "@" in parts.netloc:
-        do = "remove them, and set RAY_AUTH_TOKEN"
-        raise UsageError(f"--address must not contain a user or a password: {do}")
+        raise UsageError("--address: remove the user and the password, and set RAY_AUTH_TOKEN")
     if not sound:
         raise UsageError(f"--address: expected http://head:8265, found {address}")
 
@@ -323,10 +322,8 @@ class _Session:
         try:
             return ask()
         except ConnectionLost as error:
-            message = (
-                f"the dashboard is lost: {error}. The run may continue, and nothing is proven yet"
-            )
-            raise Detached(message) from None
+            lost = f"the dashboard is lost: {error}. The run may continue, and nothing is proven"
+            raise Detached(lost) from None
 
     def _wants_stop(self) -> bool:
         """Ask the user at a terminal whether to stop; without one, an interrupt means it.
@@ -365,8 +362,7 @@ class _Session:
         code = 0 if state.status == "SUCCEEDED" else state.exit_code
         code = EXIT_INTERRUPTED if is_stopped else code
         if code is None:
-            why = state.message or "no reason"
-            _say(f"the suite ended without an exit code of seatrial. Ray reports: {why}")
+            _say(f"the suite gave no valid exit code. Ray reports: {state.message or 'no reason'}")
             return EXIT_INTERNAL
         if folder is None:  # nothing is proven, or refuted
             return EXIT_INTERNAL if code in (0, 1) else code

@@ -76,18 +76,17 @@ class CleanupProcess:
             with contextlib.suppress(OSError):  # what it has not read
                 child.stdin.close()
             text = f"it ended before the run, with exit code {code}. "
-            none = "It is not replaced{}. If seatrial is killed, wait an hour. Then run "
-            none += "`seatrial cleanup --remove`"
+            end = "Not replaced{}. If seatrial is killed, run `seatrial cleanup --remove` 1 h later"
             if len(self.problems) < MAX_DEATHS:
                 try:
                     self._start()
                     text += f"Process {self._child.pid} replaces it"
                 except (OSError, RuntimeError) as error:  # no memory, no process, no thread
-                    text += none.format(f" ({error})")
+                    text += end.format(f" ({error})")
                 for kind, name in self._registered:
                     self._send({"keep": [kind, name]})
             else:
-                text += none.format("")
+                text += end.format("")
             self.problems.append((f"the process that cleans up ({child.pid})", text))
 
     def register(self, kind: str, name: str) -> None:

@@ -51,8 +51,7 @@ class LimitTerms(BaseModel):
         """Convert to the limit of the record.  Raises ValueError with one sentence."""
         if self.unit != measure.unit:
             expected = f"unit {measure.unit!r}" if measure.unit else "no unit"
-            found = show(self.unit) if self.unit else "none"
-            raise ValueError(f"expected {expected}, found {found}")
+            raise ValueError(f"expected {expected}, found {self.unit!r}")
         if measure.better == "word":
             return self._words(source)
         if self.one_of is not None:

@@ -78,7 +78,7 @@ def check_parallel_sizes(total: int, tp: int, pp: int, dp: int) -> None:
         actual = f"tp {show(tp)} x pp {show(pp)} x dp {show(dp)} = {show(tp * pp * dp)}"
         expected = f"sizes of at least 1 whose product is {total}"
         fix = "change a size, or the number of accelerators"
-        raise _spec_error("", expected, actual, fix, "parallel")
+        raise SpecError(f"parallel: expected {expected}, found {actual}: {fix}")
 
 
 def split_groups(
@@ -91,7 +91,7 @@ def split_groups(
     """
     if tp < 1 or len(accelerators) % tp:
         expected = f"a tp that divides the {len(accelerators)} ranks on {_as_text(accelerators)}"
-        raise _spec_error("", expected, f"tp {tp}", "change tp or the placement", "parallel")
+        raise SpecError(f"parallel: expected {expected}, found tp {tp}: change tp or the placement")
     starts = range(0, len(accelerators), tp)
     groups = [tuple(accelerators[start : start + tp]) for start in starts]
     return [group for group in groups if len({nodes[number] for number in group}) > 1]
@@ -185,10 +185,8 @@ def _slot_text(slot: Slot) -> str:
     return f"accelerator {accelerator} of node {node}"
 
 
-def _spec_error(
-    key: object, expected: str, actual: str, fix: str, term: str = "component placement"
-) -> SpecError:
-    where = f"{term} {show(key)}" if key else term
+def _spec_error(key: object, expected: str, actual: str, fix: str) -> SpecError:
+    where = f"component placement {show(key)}" if key else "component placement"
     return SpecError(f"{where}: expected {expected}, found {actual}: {fix}")
 
 

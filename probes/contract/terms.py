@@ -34,9 +34,8 @@ def _check_document(value: str) -> str:
     if clean(value) != value:
         raise ValueError(f"expected a path or URL of printable characters, found {value!r}")
     if colons and scheme not in ("http", "https"):
-        raise ValueError(
-            f"expected a path, or a URL by https (or http with sha256), found {value!r}"
-        )
+        expected = "a path, or a URL by https (or http with sha256)"
+        raise ValueError(f"expected {expected}, found {value!r}")
     return value
 
 
@@ -149,9 +148,8 @@ def _check_model(value: str | list[str]) -> str | list[str]:
 def _check_versions(value: dict[str, str]) -> dict[str, str]:
     for part, spec in value.items():
         if not VERSION.fullmatch(spec):
-            raise ValueError(
-                f'{part}: expected "2.13.0" (exactly) or ">=550.54" (at least), found {spec!r}'
-            )
+            expected = '"2.13.0" (exactly) or ">=550.54" (at least)'
+            raise ValueError(f"{part}: expected {expected}, found {spec!r}")
     return value
 
 
@@ -170,9 +168,8 @@ def _check_egress(value: list[str]) -> list[str]:
         match = TARGET.fullmatch(target)
         port = int(match["port"] or match["url_port"] or 0) if match else 0
         if not match or port > MAX_PORT or clean(target) != target:
-            raise ValueError(
-                f"expected https://host/path without a user's name, or host:port, found {target!r}"
-            )
+            expected = "https://host/path without a user's name, or host:port"
+            raise ValueError(f"expected {expected}, found {target!r}")
     return _check_list(value)
 
 

@@ -188,7 +188,7 @@ def test_a_self_test_that_lacks_its_interface_is_named(
 ) -> None:
     (tmp_path / "my.toml").write_text(f"schema = 1\n[cluster]\nnodes = 2\n{terms}\n")
     text = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
-    lacks = "UNPROVEN no second interface for the self-test of FABRIC: write `management`"
+    lacks = "UNPROVEN no second interface to self-test FABRIC: write `management` in [cluster]"
     assert (lacks in " ".join(text.split())) is is_named, text
 
 

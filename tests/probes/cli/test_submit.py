@@ -70,7 +70,7 @@ def test_the_address_may_be_in_rays_variable(
         (["--address", "http://"], "--address: expected http://head:8265, found http://"),
         (
             ["--address", "http://me:5ecret@head:8265"],
-            "--address must not contain a user or a password: remove them, and set RAY_AUTH_TOKEN",
+            "--address: remove the user and the password, and set RAY_AUTH_TOKEN",
         ),
         (
             ["--address", "http://127.0.0.1:9", "--run-dir", "full/record.json/x"],
@@ -135,8 +135,8 @@ def brought(monkeypatch: pytest.MonkeyPatch, code: int | None, **facts: Any) -> 
         ({"status": "FAILED", "driver_exit_code": 1}, 1, 1, "run folder"),
         ({"status": "FAILED", "driver_exit_code": 20}, 20, 20, "run folder"),
         ({"status": "STOPPED", "driver_exit_code": None}, 2, 2, "run folder"),
-        ({"status": "FAILED", "message": "it died"}, None, 3, "seatrial. Ray reports: it died"),
-        ({"status": "FAILED", "driver_exit_code": -9}, None, 3, "seatrial. Ray reports: no reason"),
+        ({"status": "FAILED", "message": "it died"}, None, 3, "exit code. Ray reports: it died"),
+        ({"status": "FAILED", "driver_exit_code": -9}, None, 3, "code. Ray reports: no reason"),
         ({"status": "FAILED", "driver_exit_code": 5}, None, 3, "run folder: missing. Expected: 5"),
         ({"status": "SUCCEEDED", "driver_exit_code": 0}, 20, 4, "run folder: 20. Expected: 0"),
         ({"status": "SUCCEEDED", "driver_exit_code": 0}, None, 4, "SHA256SUMS is missing"),
