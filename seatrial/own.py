@@ -33,7 +33,7 @@ def find_foreign() -> str:
         remove = f"{sys.executable} -m pip uninstall {' '.join(others)}" if others else ""
         return (
             f"the Python package {name} at {found} is not seatrial's: another project has the same "
-            f"name. Remove it{f' ({remove})' if remove else ' from the path'}. {AGAIN}, or use a "
-            f"separate environment: {sys.executable} -m venv FOLDER"
+            f"name. Remove it{f' ({remove})' if remove else ' from the path of Python'}. {AGAIN}, "
+            f"or use a separate environment: {sys.executable} -m venv FOLDER"
         )
     return ""

@@ -89,13 +89,12 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
 
     terms = loaded.cluster
     yield "tier", loaded.tier
-    nodes, gpus = (count or "any number of" for count in (terms.nodes, terms.gpus_per_node))
-    yield "ordered", f"{nodes} nodes, {gpus} x {terms.gpu_model or 'any GPU'}"
-    rate = (
-        f", {terms.rail_count} x {terms.line_rate_gbps:g} Gbit/s per node"
-        if terms.line_rate_gbps
-        else ""
-    )
+    nodes = quantity(terms.nodes, "nodes") if terms.nodes else "any number of nodes"
+    gpus = "any number of" if terms.gpus_per_node is None else f"{terms.gpus_per_node} x"
+    model = terms.gpu_model or "GPU (any model)"
+    yield "ordered", f"{nodes}, {gpus} {model if isinstance(model, str) else ' or '.join(model)}"
+    rate = f", {terms.rail_count} x {terms.line_rate_gbps or 0:g} Gbit/s per node"
+    rate *= bool(terms.line_rate_gbps)
     yield "fabric", f"{terms.fabric or 'not in the contract: read from the cluster'}{rate}"
     for waiver in loaded.waivers:
         yield "waiver", f"{waiver.id}: {waiver.criterion} until {waiver.until}, {waiver.name}"
@@ -113,9 +112,11 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
         yield "UNPROVEN", f"no limit for {listed}. Add a table for each, such as {example}"
     if terms.nodes is None:
         yield "UNPROVEN", "no number of nodes: write `nodes` in [cluster], or run with --nodes"
+    if terms.gpus_per_node is None and loaded.judges("HOSTS", "gpus"):
+        yield "UNPROVEN", "no number of GPUs per node: write `gpus_per_node` in [cluster]"
     needs_second = terms.fabric not in (None, "rdma") and "FABRIC" not in loaded.optional
     if needs_second and not terms.management:
-        yield "UNPROVEN", "no second interface for the self-test of FABRIC: write `management`"
+        yield "UNPROVEN", "no second interface to self-test FABRIC: write `management` in [cluster]"
     yield "commands", describe_typists(terms)
 
 
@@ -133,7 +134,8 @@ def _without_limit(measure: Check, is_judged: bool) -> str:
         return "not judged by this contract"
     if measure.derived_in_run:
         return "derived from the GPU model, if it is known"
-    return f"from the run: {measure.from_run}" if measure.from_run else "none, so it is UNPROVEN"
+    where = "set by" if measure.ordered_by else "from the run:"
+    return f"{where} {measure.from_run}" if measure.from_run else "none, so it is UNPROVEN"
 
 
 @command("List the contracts of seatrial.", "seatrial contract list", parent=contract, name="list")

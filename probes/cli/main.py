@@ -127,8 +127,8 @@ def nccl_log(files: tuple[Path, ...], as_json: bool, explained: bool, whole: boo
     the log cannot show and what to collect. A part of a log does not prove a hang. Give --whole
     if the files are complete.
 
-    Exit code 0: RDMA, or a single host, and nothing found; 1: something is wrong; 20: the log
-    cannot prove it.
+    Exit code 0: NCCL used RDMA, or a single host, and the log shows no problem; 1: something is
+    wrong; 20: the log is not enough to decide.
     """
     import json
 

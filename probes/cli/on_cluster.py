@@ -79,9 +79,9 @@ LABEL = 14  # columns of a question
 def doctor(**values: str | None) -> None:
     """Show in seconds what a run would not prove here, and why.
 
-    It looks at this machine, joins the cluster, and runs one short task on each node, which uses
-    no accelerator.  Exit code 0: nothing would prevent an accepted run; 20: a criterion would be
-    UNPROVEN, or fail.
+    It looks at this machine, joins the cluster, and runs one short task on each node. No task uses
+    an accelerator.  Exit code 0: it found nothing that would prevent an accepted run; 20: a
+    criterion would be UNPROVEN, or fail, or no contract is given.
     """
     answers: list[Answer] = []
     settings = read_given(values)
@@ -129,7 +129,8 @@ def _lines(answer: Answer) -> Iterator[str]:
     fmt, mark = formatter(), {OK: "ok", UNPROVEN: "note", FAIL: "fix"}[answer.state]
     yield from fmt.wrap(answer.found, f"{mark:5}{answer.question:{LABEL}} ")
     if answer.do:
-        text = f"{answer.do}. Otherwise {', '.join(answer.criteria)} {WOULD[answer.state]}"
+        would = "cannot be accepted" if answer.question == "contract" else WOULD[answer.state]
+        text = f"{answer.do}. Otherwise {', '.join(answer.criteria)} {would}"
         yield from fmt.wrap(text, f"{'':5}{'':{LABEL}} ")
 
 
@@ -140,12 +141,12 @@ def _summary(answers: list[Answer]) -> Iterator[str]:
     """Yield which criteria a run would not prove here, and how much there is to do."""
     from probes.doctor import FAIL, OK, UNPROVEN, affected
 
-    fmt = formatter()
+    fmt, seen = formatter(), [one for one in answers if one.question != "contract"]
     for state in (FAIL, UNPROVEN):
-        if named := affected(answers, state):
+        if named := affected(seen, state):
             yield from fmt.wrap(f"{', '.join(named)} {WOULD[state]} here", "")
     if all(answer.state == OK for answer in answers):
-        yield "nothing would prevent an accepted run"
+        yield "nothing was found that would prevent an accepted run"
         return
     fix, know = (sum(one.state == state for one in answers) for state in (FAIL, UNPROVEN))
     yield f"{quantity(fix, 'problems')} to fix, {quantity(know, 'notes')}"
@@ -187,12 +188,13 @@ def cleanup(
 ) -> None:
     """List files and jobs of earlier runs on a cluster, and remove them with --remove.
 
-    A run removes what it made, also when it is killed. Something stays only if the process that
-    cleans up is killed too, for example by a reboot. This command looks into /tmp of each node, and
-    into the shared folder that the contract names. It never touches a run that is under way. A
-    submission that was not brought back stays for a week. A job that only looks like seatrial's
-    may belong to another user: it is stopped only if --job names it. Exit code 0: nothing is left;
-    20: something is, or not all was searched.
+    A run removes what it made, also when it is killed. Something stays if the clean-up failed, or
+    if the process that cleans up was killed too, for example by a reboot. This command looks into
+    /tmp of each node, and into the shared folder that the contract names. While another run uses
+    the cluster, it removes nothing. It keeps files that changed within the last hour (--idle). It
+    keeps a run of `seatrial submit` for a week, so that --attach can still copy that run. A job
+    that only looks like seatrial's may belong to another user: it is stopped only if --job names
+    it. Exit code 0: nothing is left; 20: something is left, or not all was searched.
 
     A run locks its cluster, so that no second run begins there. The lock is in Ray's own store,
     which each user of the cluster can write. If the lock belongs to a job that is not a run of
@@ -228,11 +230,11 @@ def cleanup(
         click.echo(one_line(f"not searched: {text}"))
     left = len(found) - len(old) + (len(errors) if remove else len(old))
     if not found:
-        click.echo("nothing else is left" if unknown else "nothing is left of earlier runs")
+        click.echo("nothing was found elsewhere" if unknown else "nothing is left of earlier runs")
     elif remove:
         click.echo(f"{len(found) - left} removed, {left} still there")
     else:
-        click.echo(f"{quantity(left, 'left-overs')}: remove them with --remove")
+        click.echo(f"{quantity(left, 'left-overs')}. --remove would remove {len(old)} of {left}")
     sys.exit(EXIT_LEFT if left or unknown else 0)
 
 
@@ -240,22 +242,20 @@ def _check_named(jobs: Sequence[str], found: Sequence[LeftOver]) -> None:
     """Check that the jobs to stop are listed.  Raises UsageError."""
     listed = {one.name for one in found if one.idle_s is None}
     if unknown := [job for job in jobs if job not in listed]:
-        raise UsageError(
-            f"--job: expected a listed job, found {unknown[0]}. Run `seatrial cleanup`"
-            " without --job to list them"
-        )
+        do = "Run `seatrial cleanup` without --job to list them"
+        raise UsageError(f"--job: expected a listed job, found {unknown[0]}. {do}")
 
 
 def _line(one: LeftOver, *, in_use: bool, why: str | None) -> str:
     """Describe what was found, and why it stays."""
     state = "runs" if one.idle_s is None else f"unchanged for {_time(one.idle_s)}"
     if in_use and not one.is_sure:
-        state += (
-            ", kept: it only looks like seatrial's, and may belong to another user. Stop it with"
-            f" --remove --job {one.name}"
-        )
+        state += ", kept: it only looks like seatrial's, and may belong to another user"
+        state += f". Stop it with --remove --job {one.name}"
+    elif in_use and one.kept_s:
+        state += ", kept for a week: `seatrial submit --attach` may still copy its run"
     elif in_use:
-        state += ", kept: it may be in use"
+        state += ", kept: it changed within the time of --idle (default: 1h)"
     state += f", not removed: {why}" if why else ""
     return one_line(f"{one.kind:5}{one.where} {one.name} {state}")
 

@@ -132,7 +132,7 @@ def _write_renderings(
         target = _beside(run, "report")
         if target.is_symlink() or (target / SUMS).exists():
             found = "a link" if target.is_symlink() else "another run"
-            raise cli.UsageError(f"the page goes to {target}, but that is {found}: rename that")
+            raise cli.UsageError(f"the page cannot go to {target}: that is {found}. Rename it")
         target.mkdir(mode=0o700, exist_ok=True)
         texts = render_all(run, summary, baseline, f"../{run.resolve().name}")
     write_all(target, texts)

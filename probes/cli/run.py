@@ -244,7 +244,7 @@ def again(
     click.echo(one_line(f"again seatrial run {' '.join(words)}"))
     click.echo("PARTIAL a part of a run can fail, but is never accepted")
     if cluster not in (None, was):
-        click.echo(one_line(f"NOTE run {record.id} was on {was}"))
+        click.echo(one_line(f"NOTE run {record.id} was on {was}. The new run is on {cluster}"))
     sys.exit(run_suite(values, to_pytest))
 
 
@@ -346,7 +346,7 @@ def plan(cluster: str | None, **values: str | None) -> None:
     """Show which probes a run would have, how long they take, and what they need and disturb.
 
     It tests nothing, and writes nothing. With --cluster it joins the cluster to count its nodes
-    and GPUs, and places nothing there. Without --cluster it plans from the contract.
+    and GPUs, and starts nothing there. Without --cluster it plans from the contract.
     """
     settings = read_given({**values, "cluster": cluster})
     with refuse_unjoined():
@@ -369,7 +369,7 @@ def _cluster_lines(settings: RunSettings, cluster: str | None) -> Iterator[str]:
         yield from _wrap("PARTIAL", f"{reason}, so the run cannot be accepted")
     nodes = settings.nodes or (agreed.cluster.nodes if agreed else None)
     gpus = agreed.cluster.gpus_per_node if agreed else None
-    ordered = f"{nodes} nodes" if nodes else "number of nodes not given"
+    ordered = quantity(nodes, "nodes") if nodes else "number of nodes not given"
     ordered += f", {quantity(gpus, 'accelerators')} each" if gpus is not None else ""
     yield from _wrap("ordered", ordered)
     yield from _wrap("needs", GPUS_FREE)
@@ -383,9 +383,9 @@ def _describe_cluster(cluster: str) -> str:
     from probes.cluster.address import count_raylets, read_size
 
     if raylets := count_raylets(cluster):
-        return f"{raylets} raylets, which the run starts on this host (a rehearsal)"
+        return f"{quantity(raylets, 'raylets')}, which the run starts on this host (a rehearsal)"
     nodes, gpus = read_size(cluster)
-    return f"{nodes} nodes, {gpus} GPUs, as Ray counts them now"
+    return f"{quantity(nodes, 'nodes')}, {quantity(gpus, 'GPUs')}, as Ray counts them now"
 
 
 def _criteria_lines(settings: RunSettings) -> Iterator[str]:

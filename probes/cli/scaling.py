@@ -47,7 +47,7 @@ def run(context: click.Context, /, **values: str | None) -> None:
 
 
 @cli.command(
-    "Explain the efficiency lost by node count.",
+    "Explain why more nodes lose efficiency.",
     "seatrial scaling report runs/first --limit 0.9",
     parent=scaling,
 )
@@ -55,7 +55,7 @@ def run(context: click.Context, /, **values: str | None) -> None:
 @click.option(
     "--limit",
     type=click.FloatRange(0, 1, min_open=True),
-    help="Efficiency, such as 0.9, below which causes are named (default: the run's limit).",
+    help="Name causes where the efficiency is lower, such as 0.9 (default: the run's limit).",
 )
 def report(run_folder: Path, limit: float | None) -> None:
     """Explain how much speed each node count of RUN_FOLDER lost, and what caused it."""

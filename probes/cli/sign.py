@@ -25,7 +25,7 @@ LABEL_WIDTH = 12  # columns: the longest label, "  condition", and a blank
     "--key",
     type=cli.PATH,
     required=True,
-    help="Private ssh key, or its .pub file if ssh-agent or a hardware key has it.",
+    help="Private ssh key. If ssh-agent or a hardware token holds that key: its .pub file.",
 )
 @click.option(
     "--decision",
@@ -47,8 +47,10 @@ def sign(
     """Sign the folder RUN with an ssh key, as one of its parties.
 
     A folder that was changed is not signed. Only a run that ended with exit code 0 can be
-    `accepted`; any other needs a condition (`--decision conditions --condition ...`) or is
-    `refused`. A signature says who vouches for the folder; it proves nothing about the cluster.
+    `accepted`. Another run can be accepted with conditions (`--decision conditions --condition
+    ...`), or `refused`. A partial run, a run that was stopped, and a run without a contract can
+    only be `refused`. A signature says who vouches for the folder; it proves nothing about the
+    cluster.
     """
     from probes.session.rejudge import read_whole
     from reports.signing.files import SigningError
@@ -96,8 +98,9 @@ def verify(
     """Check that RUN is unchanged since its parties signed it.
 
     Exit code 0: the folder is unchanged since they signed. That does NOT say that the cluster was
-    accepted: the run's own verdict is printed, too. 4: it was changed, or a signature is not valid.
-    20: it cannot be verified, for example because the run was killed or has no signature.
+    accepted: the run's own verdict is printed, too. 4: a check failed, for example because the
+    folder was changed or a signature is not valid. 20: the folder cannot be verified, for example
+    because the run was killed or has no signature.
     """
     from probes.session.rejudge import read_whole
     from reports.exports import check_renderings
@@ -106,15 +109,16 @@ def verify(
     if nonce is not None and not one_line(nonce):
         message = "--nonce is empty: give the text that the run was given, or drop --nonce"
         raise cli.UsageError(message)
-    for file in filter(None, (signers, revoked)):
-        _refuse_untrusted(file, run)
+    for option, file in (("--signers", signers), ("--revoked", revoked)):
+        if file:
+            _refuse_untrusted(option, file, run)
     with cli.refuse_unusable():
         found: Verification = verify_signed_run(
             run, read_whole(run), Signers(signers, revoked), nonce=nonce or "", required=required
         )
         not_compared = check_renderings(run, read_whole(run))[1]
-    reports = f"not compared with the events: {not_compared}" if not_compared else "compared"
-    found.facts += [("reports", reports)]
+    reports = f"not compared with the events: {not_compared}" * bool(not_compared)
+    found.facts += [("reports", reports or "compared with the events")]
     for label, words in found.facts:
         _say(f"{label:{LABEL_WIDTH}} {one_line(words)}")
     for word, sentences in (("problem", found.problems), ("doubt", found.doubts)):
@@ -123,20 +127,20 @@ def verify(
     verdict = f"The run's own verdict: {found.verdict or 'not known'}."
     conclusion = {
         0: f"VERIFIED: unchanged since it was signed for the {' and the '.join(found.keys)}.",
-        4: "DOES NOT VERIFY: the folder was changed, or is not validly signed. Do not rely on it.",
-        20: "CANNOT BE VERIFIED: nothing proves that this folder is unchanged.",
+        4: "DOES NOT VERIFY: see each problem above. Do not rely on this folder.",
+        20: "CANNOT BE VERIFIED: see each doubt above. The folder may have been changed.",
     }
     _say(f"{conclusion[found.exit_code]} {verdict}")
     sys.exit(found.exit_code)
 
 
-def _refuse_untrusted(file: Path, run: Path) -> None:
+def _refuse_untrusted(option: str, file: Path, run: Path) -> None:
     """Raise UsageError for a file of keys that is missing or is inside the run to be verified."""
     if not file.is_file():
-        raise cli.UsageError(f"expected a file with public keys, found no file {file}")
+        raise cli.UsageError(f"{option}: expected a file with keys, found no file {file}")
     if file.resolve().is_relative_to(run.resolve()):
-        message = f"{file} is inside the run folder: use your own file, outside of it"
-        raise cli.UsageError(message)
+        message = "is inside the run folder: use your own file, outside of that folder"
+        raise cli.UsageError(f"{option}: {file} {message}")
 
 
 def _say(text: str, err: bool = False) -> None:

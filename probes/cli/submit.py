@@ -103,7 +103,7 @@ class Detached(Exception):
 @click.option(
     "--attach",
     metavar="ID",
-    help="Follow the submission ID, and bring its run back. It may have ended.",
+    help="Follow the submission ID, and bring its run back. The run may have ended.",
 )
 @click.option(
     "--rehearsal/--no-rehearsal",
@@ -199,9 +199,9 @@ def check_address(address: str) -> None:
         parts = urlsplit(address)
         sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        raise UsageError("--address: expected http://head:8265, found no address") from None
+        raise UsageError("--address: expected http://head:8265, found no URL") from None
     if "@" in parts.netloc:
-        raise UsageError("--address must not contain a user or a password: set RAY_AUTH_TOKEN")
+        raise UsageError("--address: remove the user and the password, and set RAY_AUTH_TOKEN")
     if not sound:
         raise UsageError(f"--address: expected http://head:8265, found {address}")
 
@@ -281,9 +281,8 @@ class _Session:
         try:  # only now: an interrupt up to here leaves the run on the cluster
             copy.remove()
         except KeyboardInterrupt:
-            _say(
-                "you left while the copy on the cluster was removed: the next submission removes it"
-            )
+            left = "you left before the run was removed from the cluster"
+            _say(f"{left}. The first submission after a week removes it")
         return code
 
     def _until_ended(self) -> SubmissionState:
@@ -297,8 +296,8 @@ class _Session:
             except TimeoutError:
                 raise Detached(
                     f"the run did not stop within {seconds:.0f} s, and may still use the cluster. "
-                    f"Look at job {self._id} in the dashboard, or run `seatrial cleanup` on the "
-                    "head"
+                    f"Look at job {self._id} in the dashboard. When that job has ended, run "
+                    "`seatrial cleanup` on the head"
                 ) from None
             except KeyboardInterrupt as interrupt:
                 if self.is_stopping:
@@ -323,10 +322,8 @@ class _Session:
         try:
             return ask()
         except ConnectionLost as error:
-            message = (
-                f"the dashboard is lost: {error}. The run continues, and nothing is proven yet"
-            )
-            raise Detached(message) from None
+            lost = f"the dashboard is lost: {error}. The run may continue, and nothing is proven"
+            raise Detached(lost) from None
 
     def _wants_stop(self) -> bool:
         """Ask the user at a terminal whether to stop; without one, an interrupt means it.
@@ -365,7 +362,7 @@ class _Session:
         code = 0 if state.status == "SUCCEEDED" else state.exit_code
         code = EXIT_INTERRUPTED if is_stopped else code
         if code is None:
-            _say(f"the suite was killed on the cluster: {state.message}")
+            _say(f"the suite gave no valid exit code. Ray reports: {state.message or 'no reason'}")
             return EXIT_INTERNAL
         if folder is None:  # nothing is proven, or refuted
             return EXIT_INTERNAL if code in (0, 1) else code

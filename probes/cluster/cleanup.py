@@ -76,7 +76,10 @@ class CleanupProcess:
             with contextlib.suppress(OSError):  # what it has not read
                 child.stdin.close()
             text = f"it ended before the end of the run, with exit code {code}. "
-            none = "It is not replaced{}. If seatrial is killed, run `seatrial cleanup --remove`"
+            none = (
+                "It is not replaced{}. If seatrial is killed, wait one hour, "
+                "then run `seatrial cleanup --remove`"
+            )
             if len(self.problems) < MAX_DEATHS:
                 try:
                     self._start()

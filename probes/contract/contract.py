@@ -150,8 +150,9 @@ def load(name: str) -> Contract:
         return _find_guide(parse(_read_file(Path(name)), Path(name).name), Path(name))
     if name not in shipped_contracts():
         here = f" (this folder has a file of this name: ./{name})" if os.path.isfile(name) else ""
+        hint = spelling_hint(name, shipped_contracts()) or "."
         raise ContractError(
-            f"seatrial has no contract {show(name)}{spelling_hint(name, shipped_contracts())}. "
+            f"seatrial has no contract {show(name)}{hint} "
             f"Give one of {', '.join(shipped_contracts())}, or a file{here}"
         )
     return parse((SHIPPED / f"{name}.toml").read_bytes(), f"{name}.toml")
@@ -249,10 +250,8 @@ def _refuse_unjudged(contract: Contract, file: str) -> None:
         placed = ("components", "parallel", "queue")
         keys += [f"[cluster] {key}" for key in placed if getattr(terms, key) is not None]
     if keys:
-        raise ContractError(
-            f'{file}: {keys[0]}: no test of tier {tier} measures it. Write tier = "standard" at '
-            "the top, or remove this key"
-        )
+        do = 'Write tier = "standard" at the top, or remove' if tier == TIERS[0] else "Remove"
+        raise ContractError(f"{file}: {keys[0]}: no test of tier {tier} uses it. {do} this key")
 
 
 def _read_toml(content: bytes, file: str) -> dict[str, Any]:
@@ -260,7 +259,8 @@ def _read_toml(content: bytes, file: str) -> dict[str, Any]:
     raw = parse_toml(content, file)
     schema = raw.get("schema")
     if type(schema) is not int or schema != SCHEMA:  # True == 1
-        raise ContractError(f"{file}: expected schema = {SCHEMA}, found {show(schema)}")
+        found = "none. Write that line first" if schema is None else show(schema)
+        raise ContractError(f"{file}: expected schema = {SCHEMA}, found {found}")
     known_keys = [*TOP_KEYS, *CRITERIA]
     for key in raw:
         if key not in known_keys:
@@ -346,7 +346,7 @@ def _parse_criterion(table: Any, id: str, file: str) -> dict[str, Limit]:
     for key, value in table.items():
         if key not in known:
             raise ContractError(
-                f"{file}: unknown key {id}.{key}{spelling_hint(key, known)}; "
+                f"{file}: unknown key {id}.{key}{spelling_hint(key, known) or '.'} "
                 f"{id} has {', '.join(known)}"
             )
         if key != NOT_PROVABLE:

@@ -234,7 +234,7 @@ def draft_contract(record: RunRecord, run: str) -> str:
     nodes = [fact for fact in record.cluster.get("nodes") or [] if isinstance(fact, Mapping)]
     if not nodes:
         raise ValueError(
-            "it has no data of the cluster's nodes, for example because it did not join the "
+            "its record has no data of nodes, for example because the run did not join the "
             "cluster. Give another run"
         )
     terms = record.cluster.get("terms") or {}
@@ -282,7 +282,7 @@ def _gpu_lines(nodes: list[Facts]) -> Iterator[Line]:
     gpus = [(_text(fact.get("name")), _list(fact.get("gpus"))) for fact in nodes]
     count = max(len(found) for _, found in gpus)
     fewer = ", ".join(f"{len(found)} on {name}" for name, found in gpus if len(found) < count)
-    yield "gpus_per_node", count or None, f"of the node that has most; {fewer}" if fewer else ""
+    yield "gpus_per_node", count or None, f"of the node with most GPUs; {fewer}" if fewer else ""
     known = [gpu for _, found in gpus for gpu in found if isinstance(gpu, Mapping)]
     models = Counter(_text(gpu["name"]) for gpu in known if gpu.get("name")).most_common()
     others = ", ".join(name for name, _ in models[1:])
@@ -352,7 +352,7 @@ def _version_lines(nodes: list[Facts]) -> Iterator[str]:
         counts = Counter(version for version in seen if VERSION.fullmatch(version)).most_common()
         if counts:
             others = ", ".join(version for version, _ in counts[1:])
-            least = f'exactly; ">={counts[0][0].partition("+")[0]}" is at least'
+            least = f'exactly this; ">={counts[0][0].partition("+")[0]}" takes later ones, too'
             versions.append(
                 (part, counts[0][0], f"{least}; also seen: {others}" if others else least)
             )

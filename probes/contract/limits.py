@@ -50,7 +50,8 @@ class LimitTerms(BaseModel):
     def to_limit(self, measure: Check, source: str) -> Limit:
         """Convert to the limit of the record.  Raises ValueError with one sentence."""
         if self.unit != measure.unit:
-            raise ValueError(f"expected unit {measure.unit!r}, found {self.unit!r}")
+            expected = f"unit {measure.unit!r}" if measure.unit else "no unit"
+            raise ValueError(f"expected {expected}, found {self.unit!r}")
         if measure.better == "word":
             return self._words(source)
         if self.one_of is not None:
@@ -113,16 +114,16 @@ class LimitTerms(BaseModel):
         if (low is None) == (high is None):
             raise ValueError("marginal needs exactly one of at_least and at_most")
         if low is not None and marginal < low:
-            raise ValueError(f"marginal {marginal:g} is outside at_least {low:g}")
+            raise ValueError(f"expected marginal of at_least ({low:g}) or more, found {marginal:g}")
         if high is not None and marginal > high:
-            raise ValueError(f"marginal {marginal:g} is outside at_most {high:g}")
+            raise ValueError(f"expected marginal of at_most ({high:g}) or less, found {marginal:g}")
 
 
 def _check_reach(key: str, bound: float, measure: Check) -> None:
     """Refuse a bound that every value meets, or no value."""
     if bound < 0 and not measure.signed:
         raise ValueError(
-            f"expected {key} to be more than 0, found {bound:g}: the measure is never negative"
+            f"expected {key} not to be negative, found {bound:g}: the measure is never negative"
         )
     if not measure.better:
         return

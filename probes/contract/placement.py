@@ -77,7 +77,8 @@ def check_parallel_sizes(total: int, tp: int, pp: int, dp: int) -> None:
     if min(tp, pp, dp) < 1 or tp * pp * dp != total:
         actual = f"tp {show(tp)} x pp {show(pp)} x dp {show(dp)} = {show(tp * pp * dp)}"
         expected = f"sizes of at least 1 whose product is {total}"
-        raise _spec_error("", expected, actual, "change a size, or the number of accelerators")
+        fix = "change a size, or the number of accelerators"
+        raise SpecError(f"parallel: expected {expected}, found {actual}: {fix}")
 
 
 def split_groups(
@@ -90,7 +91,7 @@ def split_groups(
     """
     if tp < 1 or len(accelerators) % tp:
         expected = f"a tp that divides the {len(accelerators)} ranks on {_as_text(accelerators)}"
-        raise _spec_error("", expected, f"tp {tp}", "change tp or the placement")
+        raise SpecError(f"parallel: expected {expected}, found tp {tp}: change tp or the placement")
     starts = range(0, len(accelerators), tp)
     groups = [tuple(accelerators[start : start + tp]) for start in starts]
     return [group for group in groups if len({nodes[number] for number in group}) > 1]
@@ -167,11 +168,11 @@ def _count_error(name: str, expected: Placement, actual: ObservedPlacement) -> s
     asked, slots = expected.get(name, ()), actual.get(name, ())
     if len(slots) > len(asked):
         first = _rank_text(name, len(asked), slots[len(asked)])
-        return f"{first}, expected {len(asked)} ranks, found {len(slots)}"
+        return f"{first}. Ranks expected: {len(asked)}, found: {len(slots)}"
     if len(slots) < len(asked):
         lost = _as_text(range(len(slots), len(asked)))
         text = f"rank {lost}, of accelerator {_as_text(asked[len(slots) :])}, reported no node"
-        return f"{show(name)} {text}, expected {len(asked)} ranks, found {len(slots)}"
+        return f"{show(name)} {text}. Ranks expected: {len(asked)}, found: {len(slots)}"
     return ""
 
 

@@ -34,9 +34,8 @@ def _check_document(value: str) -> str:
     if clean(value) != value:
         raise ValueError(f"expected a path or URL of printable characters, found {value!r}")
     if colons and scheme not in ("http", "https"):
-        raise ValueError(
-            f"expected a path, or a URL by https (or http with sha256), found {value!r}"
-        )
+        expected = "a path, or a URL by https (or http with sha256)"
+        raise ValueError(f"expected {expected}, found {value!r}")
     return value
 
 
@@ -103,8 +102,8 @@ class LaunchTerms(BaseModel):
             return self
         if self.document.startswith("http://") and self.sha256 is None:
             raise ValueError(
-                "expected sha256 with an http document, which others can change on the network: "
-                f"give the hash, or an https URL, found only {self.document!r}"
+                f"expected sha256 with {self.document!r}, found none: others can change an http "
+                "document on the network. Give the hash, or an https URL"
             )
         if any(not text.strip() for text in self.values):
             raise ValueError("values: expected texts of the guide, found an empty one")
@@ -149,9 +148,8 @@ def _check_model(value: str | list[str]) -> str | list[str]:
 def _check_versions(value: dict[str, str]) -> dict[str, str]:
     for part, spec in value.items():
         if not VERSION.fullmatch(spec):
-            raise ValueError(
-                f'{part}: expected "2.13.0" (exactly) or ">=550.54" (at least), found {spec!r}'
-            )
+            expected = '"2.13.0" (exactly) or ">=550.54" (at least)'
+            raise ValueError(f"{part}: expected {expected}, found {spec!r}")
     return value
 
 
@@ -170,9 +168,8 @@ def _check_egress(value: list[str]) -> list[str]:
         match = TARGET.fullmatch(target)
         port = int(match["port"] or match["url_port"] or 0) if match else 0
         if not match or port > MAX_PORT or clean(target) != target:
-            raise ValueError(
-                f"expected https://host/path without a user's name, or host:port, found {target!r}"
-            )
+            expected = "https://host/path without a user's name, or host:port"
+            raise ValueError(f"expected {expected}, found {target!r}")
     return _check_list(value)
 
 
@@ -180,7 +177,8 @@ def _check_list(value: list[str]) -> list[str]:
     if not value:
         raise ValueError("expected at least one, found none: remove the key")
     if len(value) > MAX_TARGETS or len(set(value)) < len(value):
-        raise ValueError(f"expected at most {MAX_TARGETS}, each once, found {len(value)}")
+        found = f"{len(value)} ({len(set(value))} without repeats)"
+        raise ValueError(f"expected at most {MAX_TARGETS}, each once, found {found}")
     return value
 
 
@@ -276,8 +274,8 @@ class ClusterTerms(BaseModel):
     )
     authentication: Literal["token"] | None = about(
         None,
-        '"token" if each request to Ray must need the cluster\'s token. Without it, a job of a '
-        "stranger is only noted. HOSTS is UNPROVEN if a public address then needs no token.",
+        '"token" if each request to Ray must need the cluster\'s token. Without it, HOSTS only '
+        "notes whether jobs need a token. It is UNPROVEN if a public address then needs none.",
     )
     fabric: Fabric | None = about(
         None,
@@ -363,8 +361,8 @@ class ClusterTerms(BaseModel):
         """Check that the keys describe one cluster, and that placement and split fit it."""
         if self.pace_seconds and self.accelerators == "real":
             raise ValueError(
-                "pace_seconds extends each step and hides its real speed, so it needs "
-                'accelerators = "emulated": drop one of the two'
+                "pace_seconds extends each step and hides its real speed: remove this key, or "
+                'write accelerators = "emulated" for a rehearsal'
             )
         if self.fabric == "rdma" and self.line_rate_gbps and self.rails is None:
             raise ValueError(

@@ -67,7 +67,7 @@ def test_a_package_of_another_project_is_named(name: str, tmp_path: Path) -> Non
     assert done.returncode == 4
     assert done.stdout == ""
     assert f"error: the Python package {name} at {file} is not seatrial's" in done.stderr
-    assert "Remove it from the path. Install seatrial again" in done.stderr
+    assert "Remove it from the path of Python. Install seatrial again" in done.stderr
     done = start("-c", "from seatrial import read_run", path=tmp_path)
     assert f"the Python package {name} at {file} is not seatrial's" in done.stderr
 

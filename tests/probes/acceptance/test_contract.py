@@ -61,7 +61,7 @@ REFUSED = [
     (GOOD.replace("GB/s", "Gb/s"), "expected unit 'GB/s', found 'Gb/s'"),
     (GOOD.replace("340", '"fast"'), "found 'fast'"),
     (GOOD.replace("at_least = 340\n", ""), "no bound"),
-    (GOOD.replace("368", "300"), "marginal 300"),
+    (GOOD.replace("368", "300"), "or more, found 300"),
     (GOOD.replace("marginal", "margnal"), "did you mean 'marginal'?"),
     (INVARIANT, "and no contract may change it: remove it"),
     (FROM_RUN, "follows from [cluster] nodes"),

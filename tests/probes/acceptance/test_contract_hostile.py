@@ -90,7 +90,7 @@ TEXTS = {
     "a key that paints": ('schema = 1\n"\\u001b[32mk\\nACCEPTED" = 1\n', "unknown key '\\x1b[32mk"),
     "a CI command": ('schema = 1\n"::add-mask::x" = 1\n', "unknown key ': :add-mask::x'"),
     "NUL": ("schema = 1\n\0", "not TOML"),
-    "empty": ("", "expected schema = 1, found None"),
+    "empty": ("", "expected schema = 1, found none. Write"),
 }  # fmt: skip
 
 
@@ -194,8 +194,8 @@ BOUNDS = [
     ({"at_most": 5.0, "exactly": 3.0}, "expected only `exactly`"),
     ({"exactly": 3.0, "marginal": 3.0}, "marginal needs exactly one"),
     ({"at_least": 1.0, "at_most": 9.0, "marginal": 3.0}, "marginal needs exactly one"),
-    ({"at_least": 5.0, "marginal": 4.0}, "marginal 4 is outside at_least 5"),
-    ({"at_most": 5.0, "marginal": 6.0}, "marginal 6 is outside at_most 5"),
+    ({"at_least": 5.0, "marginal": 4.0}, r"marginal of at_least \(5\) or more, found 4"),
+    ({"at_most": 5.0, "marginal": 6.0}, r"marginal of at_most \(5\) or less, found 6"),
     ({"at_least": -1e9}, "the measure is never negative"),
     ({"at_most": -1.0}, "the measure is never negative"),
     ({"marginal": 3.0}, "has no bound"),

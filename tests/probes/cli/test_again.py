@@ -170,7 +170,7 @@ def test_a_folder_with_a_contract_is_refused_where_the_run_had_none(
     ("words", "says"),
     [
         (["GAGN", "--run", "run"], "CRITERION is GAGN, expected some of FABRIC, SCALING"),
-        (["GANG"], "no run folder was given, and runs/ has no run: give its path"),
+        (["GANG"], "no run folder was given, and runs/ has none. Give the path of a run"),
         (["--run", "run"], "Missing argument 'CRITERION...'"),
         (["GANG", "--run", "no-such-run"], "no-such-run"),
         (["GANG", "--run", "run", "--tier", "soak"], "No such option '--tier'"),
@@ -303,7 +303,7 @@ def test_the_user_may_name_another_cluster(
     )
     assert result.exit_code == 20, result.output
     assert [values["cluster"] for values, _ in started.calls] == ["ray://new:1"]
-    assert "run run was on ray://old:1" in result.output
+    assert "run run was on ray://old:1. The new run is on ray://new:1\n" in result.output
 
 
 @pytest.mark.parametrize("name", ["run/contract.toml", "./run/../run/contract.toml", "link.toml"])

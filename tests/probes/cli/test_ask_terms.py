@@ -188,7 +188,7 @@ def test_a_self_test_that_lacks_its_interface_is_named(
 ) -> None:
     (tmp_path / "my.toml").write_text(f"schema = 1\n[cluster]\nnodes = 2\n{terms}\n")
     text = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
-    lacks = "UNPROVEN no second interface for the self-test of FABRIC: write `management`"
+    lacks = "UNPROVEN no second interface to self-test FABRIC: write `management` in [cluster]"
     assert (lacks in " ".join(text.split())) is is_named, text
 
 
@@ -197,7 +197,14 @@ def test_a_limit_that_is_missing_is_named_before_the_rest(tmp_path: Path) -> Non
     text = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
     told = "UNPROVEN no limit for FABRIC.busbw, FABRIC.network, SCALING.efficiency. Add a table"
     assert told in " ".join(text.split())
-    assert "my.toml is a valid contract: 1 line to complete" in " ".join(text.split())
+    gpus = "UNPROVEN no number of GPUs per node: write `gpus_per_node` in [cluster]"
+    assert gpus in " ".join(text.split())
+    assert "my.toml is a valid contract: 2 lines to complete" in " ".join(text.split())
+    terms = 'nodes = 1\ngpus_per_node = 0\naccelerators = "emulated"'
+    (tmp_path / "my.toml").write_text(f"schema = 1\n[cluster]\n{terms}\n")
+    text = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
+    assert "GPUs per node" not in text, "0 is a number"
+    assert "ordered   1 node, 0 x GPU (any model)\n" in text
 
 
 def test_nothing_is_asked_where_the_file_exists(tmp_path: Path) -> None:

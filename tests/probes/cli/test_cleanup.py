@@ -74,7 +74,7 @@ def test_it_lists_before_it_removes(left: list[LeftOver]) -> None:
     assert lines == [
         "file node0 /shared/.seatrial-0123456789ab unchanged for 2 h",
         "job http://head:8265 raysubmit_x runs",
-        "2 left-overs: remove them with --remove",
+        "2 left-overs. --remove would remove 2 of 2",
     ]
     assert left == [OLD, RUNS]
     code, lines = run("--remove")
@@ -118,7 +118,8 @@ def test_what_may_be_in_use_stays(left: list[LeftOver]) -> None:
     left[:] = [OLD, NEW]
     code, lines = run("--remove")
     assert (code, lines[-1], left) == (20, "1 removed, 1 still there", [NEW])
-    assert lines[1].endswith("unchanged for 30 s, kept: it may be in use")
+    kept = "unchanged for 30 s, kept: it changed within the time of --idle (default: 1h)"
+    assert lines[1].endswith(kept)
     code, lines = run("--remove", "--idle", "0")
     assert (code, left) == (0, [])
 
@@ -160,7 +161,7 @@ def test_what_was_not_searched_is_not_called_empty(
     monkeypatch.setitem(globals(), "UNKNOWN", ["node3 does not answer"])
     code, lines = run()
     assert code == 20
-    assert lines == ["not searched: node3 does not answer", "nothing else is left"]
+    assert lines == ["not searched: node3 does not answer", "nothing was found elsewhere"]
 
 
 def test_the_claim_of_a_job_that_is_no_trial_can_be_ended(

@@ -39,7 +39,7 @@ def test_a_sound_cluster_ends_with_0(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     result = diagnosed(monkeypatch, tmp_path, SOUND, "--contract", "lab", "--nodes", "4")
     assert result.exit_code == 0, result.output
     assert "ok   nodes" in result.output
-    assert result.output.endswith("nothing would prevent an accepted run\n")
+    assert result.output.endswith("nothing was found that would prevent an accepted run\n")
 
 
 def test_what_stands_in_the_way_is_said_with_what_to_do(
@@ -79,6 +79,8 @@ def test_without_a_contract_nothing_will_be_accepted(
     assert result.exit_code == 20
     text = " ".join(result.output.split())
     assert "limits are derived from the cluster, and the run cannot be accepted" in text
+    assert "Otherwise HOSTS, FABRIC, GANG, LAUNCH, RESTART, SCALING cannot be accepted" in text
+    assert "HOSTS, FABRIC, GANG, LAUNCH, RESTART, SCALING would" not in text, "some can pass"
 
 
 def test_another_version_of_ray_ends_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:

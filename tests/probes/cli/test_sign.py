@@ -314,7 +314,7 @@ def test_who_may_sign_is_told_by_a_file_of_ones_own(signed: Signed, file: str) -
     sentence = (
         "is inside the run folder: use your own"
         if "run" in file
-        else "expected a file with public keys, found no file "
+        else "--signers: expected a file with keys, found no file "
     )
     assert (done.exit_code, sentence in done.output) == (4, True), done.output
 

@@ -332,7 +332,7 @@ def test_a_contract_names_where_a_guide_comes_from() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('document = "http://x.example/g.md"', "expected sha256 with an http document"),
+        ('document = "http://x.example/g.md"', "expected sha256 with 'http://x.example/g.md'"),
         ('document = "ftp://x.example/g.md"', "'document': expected a path, or a URL by https"),
         (
             'document = "https://x/\\u001b[31m"',
