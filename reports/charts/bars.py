@@ -277,8 +277,8 @@ def _strong_scaling_points(
 def _make_sentence(rungs: list[LadderPoint], limit: Number, basis: str) -> str:
     """Return the last efficiency, its relation to the limit, and the load that it needs."""
     nodes, share, load = rungs[-1].nodes, rungs[-1].efficiency, rungs[-1].load
-    count = number(nodes)
-    text = f"At {count} nodes the job runs at {percent(share)} of {count} x the speed of one node"
+    count, where = number(nodes), quantity(nodes, "nodes")
+    text = f"At {where} the job runs at {percent(share)} of {count} x the speed of one node"
     if limit is not None:
         relation = "at or above" if share >= limit else "BELOW"
         text += f", {relation} the limit of {percent(limit, 0)}"

@@ -60,7 +60,7 @@ def test_busbw_says_how_far_it_is_from_limit_and_line_rate() -> None:
     told = draw("busbw", recorded()["busbw"]).sentence
     assert "94 % of the line rate of 400" in told
     assert "at or above the limit of 340" in told
-    assert "planted wrong network reaches 4.89 GB/s" in told
+    assert "limit of 340 GB/s. Planted wrong network: at most 4.89 GB/s." in told
     assert "BELOW the limit of 340" in draw("busbw", recorded("tcp-fallback")["busbw"]).sentence
 
 
