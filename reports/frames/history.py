@@ -132,7 +132,7 @@ def _reasons_not_counted(ordered: Sequence[FoundRun]) -> Iterator[str]:
         record, problems = one.summary.record, one.summary.integrity.problems
         identity = record.head or (record.id, record.started)  # no two runs have the same head
         if problems:
-            yield f"does not verify: {problems[0]}"
+            yield f"it does not verify ({problems[0]})"
         elif record.judged_again:
             yield f"it is run {record.judged_again}, judged again"
         elif identity in seen:

@@ -71,9 +71,9 @@ def verify_signed_run(
     found.facts += [
         ("run", facts["run"]),
         ("verdict", found.verdict),
-        ("events", f"{integrity.events}, fingerprint {integrity.head or 'none'}"),
+        ("events", f"{integrity.events}, fingerprint {integrity.head or 'missing'}"),
     ]
-    found.facts.append(("sums", facts["sums"] or "none"))
+    found.facts.append(("SHA256SUMS", facts["sums"] or "missing"))
     _check_nonce(found, facts["nonce"], nonce)
     signed = [party for party in PARTIES if {f"{party}.txt", f"{party}.txt.sig"} & {*names}]
     for party in signed:
