@@ -85,7 +85,7 @@ class NcclReport:
         lines = [
             f"transport  {self.transport}{gdr}",
             f"networks   {one_line(', '.join(self.networks)) or 'none named'}",
-            f"edges      {edges or 'none'}",
+            f"links      {edges.replace('intra', 'inside a host') or 'none'}",
             f"ranks      {shown}, NCCL {self.nccl or 'unknown'}",
             f"stage      {self.stage if self.stage != STAGES[0] else 'not shown'}",
         ]
