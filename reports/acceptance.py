@@ -31,7 +31,7 @@ NOT_DONE = (records.NOT_RUN, "skipped")  # states of a test that did not run
 MAX_OTHERS = 8  # nodes named in a finding that stands for several
 ENDS_RUN = ("HOST-HEAD", "HOST-NODE-LOST")  # findings that others follow from
 NOT_READ = Integrity()  # of a record that was not read from a run folder
-NOTHING_OWED = "the run folder does not list the tests that the run must have"
+NOTHING_OWED = "the run does not list the tests of its tier, so nothing shows that all of them ran"
 NO_SUMS = records.RunProblem(
     kind="rendering",
     where=SUMS,
@@ -126,8 +126,8 @@ class AcceptanceSummary:
             sentences = ["No contract was agreed", text]
         else:
             text = f"{self.counts['proven']} of {self.counts['required']} required criteria proven"
-            if self.counts["marginal"]:
-                text += f" ({self.counts['marginal']} close to its limit)"
+            if close := self.counts["marginal"]:
+                text += f" ({close} close to {'its limit' if close == 1 else 'their limits'})"
             rest = [words for words in (failed, unproven) if words[0] != "0"]
             sentences = [", ".join([text, *rest])]
         optional = [one_line(row.criterion.id) for row in self.rows if not row.criterion.required]
@@ -223,7 +223,7 @@ def _run_reasons(record: RunRecord) -> list[str]:
         reasons.append(NOTHING_OWED)
     reasons += filter(None, (why_partial(record), why_no_contract(record)))
     if contract.agreed and record.rehearsal and not contract.rehearsal:
-        reasons += [f"this run is a rehearsal, but the contract declares none: {record.rehearsal}"]
+        reasons += [f"this run is a rehearsal ({record.rehearsal}), but no rehearsal was agreed"]
     return reasons
 
 

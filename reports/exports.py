@@ -78,8 +78,8 @@ def check_renderings(run: Path, summary: AcceptanceSummary) -> tuple[list[str], 
     if record.baseline:
         del texts["report.html"]
     wrong = [name for name, text in texts.items() if read_content(run / name) != text.encode()]
-    problems = [f"{name} does not match the events" for name in wrong]
-    return problems, "report.html, which needs the baseline run" if record.baseline else ""
+    problems = [f"{name} does not match events.jsonl" for name in wrong]
+    return problems, "report.html (it also shows the baseline run)" if record.baseline else ""
 
 
 def read_content(path: Path) -> bytes:

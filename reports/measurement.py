@@ -242,7 +242,7 @@ class Measurement(RecordModel):
         if self.limit is None:
             if self.value is None:
                 return f"{start}. Expected: a value"
-            why = self.note or "the contract has none"
+            why = self.note or "none was agreed"
             return f"{start}. It is UNPROVEN without a limit ({why})"
         derived = ", derived" if self.limit.derived else ""
         return f"{start}. Expected: {self.limit}{derived} ({self.limit.because})"

@@ -123,7 +123,7 @@ class Control(RecordModel):
         if self.verdict.accepted:
             return f"the test found the planted fault: {self.fault}"
         if self.caught is None:
-            why = "the suite could not plant its fault, so the test proves nothing"
+            why = "the fault was not planted, so the test proves nothing"
         else:
             why = "the test did not find the planted fault, so the test proves nothing"
         return f"{why}. Fault: {self.fault}"

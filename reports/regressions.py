@@ -98,7 +98,7 @@ def find_regressions(
         ]
         title = Measurement(name=measure).title
         if problem or not before or not now:
-            why = problem or f"{'this run' if before else f'run {baseline}'} has no value"
+            why = problem or f"{'this run' if before else f'run {baseline}'} did not measure it"
             text = f"{title} was not compared with an earlier run: {why}"
             judged = iter([(Verdict.UNPROVEN, text)])
         else:
@@ -167,7 +167,7 @@ def _compare(
     noise = NOISE_FACTOR * math.hypot(_spread(first), _spread(last))
     if worse <= noise:
         amount = quantity(float(f"{noise:.3g}"), first.unit)
-        return Verdict.UNPROVEN, f"{text}, but the noise of both runs is {amount}"
+        return Verdict.UNPROVEN, f"{text}, but a difference of up to {amount} may be noise"
     return Verdict.FAIL, text
 
 
@@ -199,4 +199,4 @@ def _spread(one: Any) -> float:
 
 def _text(one: Any) -> str:
     value = finite_number(one.value)
-    return "no value" if value is None else quantity(float(f"{value:.4g}"), one.unit)
+    return "not measured" if value is None else quantity(float(f"{value:.4g}"), one.unit)

@@ -412,7 +412,7 @@ def _compare_group(name: str, ranks: GroupLines, size: int) -> CallComparison | 
     if len(calls) == 1 and len(waiting[calls[0]]) == size > 1:
         return CallComparison(f"{statement}: all {size} ranks wait in it", [], "waiting")
     if len(calls) == 1:
-        statement += ", and no line of these files shows what other ranks do: give the logs of all"
+        statement += ", and no line of these files shows what other ranks do: give all logs"
     return CallComparison(statement, [], "timeout")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from probes.findings import MAX_NAMES, join_names
 from probes.nccl import calls
 from probes.nccl.calls import message_findings, name_hosts, one_finding, places_of, read_remedies
-from probes.nccl.job import STAGES, MatchedMessage, Rank
+from probes.nccl.job import PER_RANK_S, STAGES, MatchedMessage, Rank
 from probes.nccl.lines import MAX_SKIPPED
 from probes.nccl.log import Log
 from probes.nccl.patterns import read_phrases, read_plain_errors
@@ -112,11 +112,11 @@ def mixed_versions(log: Log) -> Iterator[Finding]:
 
 def corrupt_results(log: Log) -> Iterator[Finding]:
     """Report wrong elements that nccl-tests counted."""
-    if log.others.bad_rows:
-        worst = max((wrong for _, wrong in log.others.bad_rows), key=abs)
-        extent = f"up to {worst} in one" if worst > 0 else "one count is not a number"
-        message = f"nccl-tests found wrong values in {len(log.others.bad_rows)} rows, {extent}"
-        yield one_finding("NCCL-CORRUPT", message, lines=(line for line, _ in log.others.bad_rows))
+    if rows := log.others.bad_rows:
+        worst = max((wrong for _, wrong in rows), key=abs)
+        extent = f"up to {worst} in one row" if worst > 0 else "one count is not a number"
+        message = f"nccl-tests found wrong values in its table (rows: {len(rows)}, {extent})"
+        yield one_finding("NCCL-CORRUPT", message, lines=(line for line, _ in rows))
 
 
 def slow_init(log: Log) -> Iterator[Finding]:
@@ -130,12 +130,12 @@ def slow_init(log: Log) -> Iterator[Finding]:
     message = (
         f"{worst.name} took {timing.total:.1f} s to start, {timing.longest:.1f} s of it in the "
         f"phase `{timing.phase}`. Expected: under {timing.limit:.1f} s (half of NCCL's time-out "
-        "for a connection)"
+        f"for a connection, and {PER_RANK_S:g} s for each rank)"
     )
     same_job = (one for one in timed if one[1].ranks == timing.ranks)
     late, fastest = min(same_job, key=lambda one: one[1].bootstrap)
     if timing.phase == "bootstrap" and fastest.bootstrap < timing.bootstrap / 2:
-        message += f". {late.name} joined last: it spent only {fastest.bootstrap:.1f} s in it"
+        message += f". {late.name} joined last: it spent {fastest.bootstrap:.1f} s in this phase"
         suspects, remedy = [late.name], read_remedies().texts["late"]
     else:
         suspects = [rank.name for rank, one in slow if one.phase == timing.phase]
@@ -246,8 +246,8 @@ def missing_ranks(log: Log) -> Iterator[Finding]:
     if world and len(absent) > len(starting) and not stopped_by_error(log):
         stage = STAGES[min(rank.stage for rank in world)]
         message = (
-            f"{number_ranks(absent)} of {size} never joined the job. {len(world)} others wait for "
-            f"them at the step `{stage}` of NCCL's start"
+            f"{number_ranks(absent)} of {size} never joined the job. The ranks that joined "
+            f"({len(world)}) wait for them at the step `{stage}` of NCCL's start"
         )
         suspects = (f"rank {number}" for number in absent)
         yield one_finding("INIT-MISSING-RANK", message, suspects, names={"rank": absent[0]})

@@ -69,7 +69,7 @@ def hosts_on_tcp(log: Log) -> Iterator[Finding]:
     if hits or (tcp and rdma):
         minority = rdma if len(rdma) < len(tcp) else tcp
         lines = [*(hit.line for hit in hits), *(_first_line(log.hosts[name]) for name in minority)]
-        message = f"{join_names(tcp)} use TCP, {join_names(rdma) or 'others'} use RDMA"
+        message = f"TCP is used on {join_names(tcp)}, RDMA on {join_names(rdma) or 'other hosts'}"
         if not tcp:  # then there is no minority
             problem = (
                 "a rank with a TCP socket met a rank with an RDMA socket; the log does not show "
@@ -293,7 +293,7 @@ def partial_rails(log: Log) -> Iterator[Finding]:
         count, used = len(host.devices), len(_used_devices(host))
         gpus = max(local_ranks[name], default=0) or len(local_ranks[name])
         if count < most:
-            problems[name] = f"{count} RDMA devices, other hosts have {most}"
+            problems[name] = f"{count} RDMA device{'s' * (count > 1)}, other hosts have {most}"
         elif 0 < used < min(gpus, count) and not log.partial and len(local_ranks[name]) == gpus:
             problems[name] = f"uses {used} of {count} RDMA devices"
     if problems:

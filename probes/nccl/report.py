@@ -85,7 +85,7 @@ class NcclReport:
         lines = [
             f"transport  {self.transport}{gdr}",
             f"networks   {one_line(', '.join(self.networks)) or 'none named'}",
-            f"edges      {edges or 'none'}",
+            f"links      {edges.replace('intra', 'inside a host') or 'none'}",
             f"ranks      {shown}, NCCL {self.nccl or 'unknown'}",
             f"stage      {self.stage if self.stage != STAGES[0] else 'not shown'}",
         ]
@@ -275,7 +275,7 @@ def _shorten(sentences: list[str]) -> list[str]:
     """Return the first sentences, and how many more there are."""
     more = len(sentences) - MAX_UNREAD
     return sentences[:MAX_UNREAD] + (
-        [f"{more} more files were not read, or have no line of NCCL"] if more > 0 else []
+        [f"{_count(more, 'more file')} not read, or without a line of NCCL"] if more > 0 else []
     )
 
 
@@ -291,7 +291,7 @@ def _missing(log: Log) -> Iterator[str]:
         what = f"has lines of {max(have, log.shown)}"
         if have < log.shown >= want:
             what = "does not show the rank number of each"
-        dedup = "Ray's driver left out repeated lines: set RAY_DEDUP_LOGS=0, or better "
+        dedup = "Ray's driver left out repeated lines. Set RAY_DEDUP_LOGS=0, or better "
         yield f"the log {what} of {want} ranks: {dedup if log.repeated else ''}{APART}"
     elif not want:
         begins = any(rank.has_beginning for rank in log.ranks.values())

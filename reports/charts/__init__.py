@@ -41,4 +41,4 @@ def _draw_or_explain(name: str, values: Any) -> Figure:
         return FIGURES[name](values)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
         reason = f"{type(error).__name__}: {error}"
-        return Figure(name, f"The series {name!r} could not be drawn ({reason}).")
+        return Figure(name, f"This figure of record.json could not be drawn ({reason}).")

@@ -85,9 +85,8 @@ def _make_sentence(value: float, where: str, limit: Number, rate: Number, more: 
     if limit is not None:
         place = "at or above" if value >= limit else "BELOW"
         parts.append(f"{place} the limit of {number(limit)} GB/s")
-    for name, _, points in more:
-        parts.append(f"{name} reaches {number(max(y for _, y in points))} GB/s")
-    return ", ".join(parts) + "."
+    ends = [f"{capitalise(n)}: at most {number(max(y for _, y in xy))} GB/s" for n, _, xy in more]
+    return ". ".join([", ".join(parts), *ends]) + "."
 
 
 BYTES_TITLE = "Where the bytes of each node went"

@@ -105,9 +105,9 @@ def _terms_sentence(nodes: list[float], terms: dict[str, list[Number]], steps: l
     grown = {name: b - a for name, (a, b) in ends.items() if a is not None and b is not None}
     name = max(grown, key=lambda key: grown[key], default="")
     if not name or grown[name] <= 0:
-        return f"{text}; no part of a step grows with the node count."
-    start = f"{text}, at {quantity(nodes[0], 'nodes')} {_ms_text(steps[0])}"
-    return f"{start}; the part {name} grows most, by {_ms_text(grown[name])}."
+        return f"{text}. No part of a step grows with the number of nodes."
+    start = f"{text}, and {_ms_text(steps[0])} at {quantity(nodes[0], 'nodes')}"
+    return f"{start}. The part that grows most is {name}: by {_ms_text(grown[name])}."
 
 
 def draw_groups(title: str, sentence: str, groups: Sequence[Group]) -> str:
@@ -277,8 +277,8 @@ def _strong_scaling_points(
 def _make_sentence(rungs: list[LadderPoint], limit: Number, basis: str) -> str:
     """Return the last efficiency, its relation to the limit, and the load that it needs."""
     nodes, share, load = rungs[-1].nodes, rungs[-1].efficiency, rungs[-1].load
-    count = number(nodes)
-    text = f"At {count} nodes the job runs at {percent(share)} of {count} x the speed of one node"
+    count, where = number(nodes), quantity(nodes, "nodes")
+    text = f"At {where} the job runs at {percent(share)} of {count} x the speed of one node"
     if limit is not None:
         relation = "at or above" if share >= limit else "BELOW"
         text += f", {relation} the limit of {percent(limit, 0)}"

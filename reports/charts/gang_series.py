@@ -186,7 +186,7 @@ def make_sentence(panels: list[Panel], samples: float, units: str, note: str) ->
         raise ValueError("no sample was taken")
     first, control = panels[0], ""
     if len(panels) > 1 and (parts := panels[1].partials):
-        control = f" In the control, {_partial_gangs_text(parts, units)}."
+        control = f" With the planted fault, {_partial_gangs_text(parts, units)}."
     if first.partials:
         return (
             "A job held only a part of its gang: "

@@ -20,7 +20,7 @@ from reports.sanitize import clean, label_value
 Labels = dict[str, str]
 Item = TypeVar("Item")
 EXIT_CODES = (
-    "Exit code: 0 accepted, 1 failed, 2 interrupted, 3 error outside the probes, 4 unusable or "
+    "Exit code: 0 accepted, 1 failed, 2 interrupted, 3 error outside the tests, 4 unusable or "
     "changed, 20 unproven."
 )
 

@@ -132,7 +132,7 @@ def _reasons_not_counted(ordered: Sequence[FoundRun]) -> Iterator[str]:
         record, problems = one.summary.record, one.summary.integrity.problems
         identity = record.head or (record.id, record.started)  # no two runs have the same head
         if problems:
-            yield f"does not verify: {problems[0]}"
+            yield f"it does not verify ({problems[0]})"
         elif record.judged_again:
             yield f"it is run {record.judged_again}, judged again"
         elif identity in seen:
@@ -324,7 +324,7 @@ def choose_baseline(path: Path, now: RunRecord) -> Baseline:
     if sound := next((one for one in same if not why_unsound(one, now)), None):
         return Baseline(sound)
     if not same:
-        return Baseline(problem=f"{path} has no earlier run of cluster {now.cluster_name}")
+        return Baseline(problem=f"no earlier run of cluster {now.cluster_name} in {path}")
     return Baseline(same[0], why_unsound(same[0], now))
 
 
@@ -338,7 +338,7 @@ def why_unsound(before: AcceptanceSummary, now: RunRecord) -> str:
         f"did not finish (state: {record.state})": record.state != "finished",
         "failed": before.decision is Verdict.FAIL,
         "cannot be verified": bool(before.integrity.doubts or record.unverified),
-        "had errors outside its probes": bool(record.problems),
+        "had errors outside its tests": bool(record.problems),
         f"is PARTIAL ({record.partial})": bool(record.partial),
         # Otherwise each run may be as much worse than the last as its noise hides.
         "is worse than its own baseline": bool(record.regressions) and not record.baseline_problem,

@@ -173,9 +173,9 @@ def choose_next_step(
         return NextStep(steps, why_no_contract(record))
     if open_blocks:
         several, is_bad = open_blocks > 1, summary.findings or summary.decision is Verdict.FAIL
-        what = f"all {open_blocks}" if several else "this"
+        what = f"the {open_blocks} problems below" if several else "this"
         fix = f"Fix {what}, and test again" if several or is_bad else "Do this"
-        text = f"{fix}. Then do a complete run: only that can be accepted."
+        text = f"{fix}. Then do a complete run: only a complete run can be accepted."
         took = f" ({time})" if (time := whole_run_time(record)) else ""
         return NextStep((Action(text),), last=(Action(f"Complete run{took}:", whole),))
     if summary.shown_verdict.accepted and record.rehearsal:
@@ -197,8 +197,8 @@ def choose_next_step(
         on = "".join(CLEANUP_OPTION.findall(command))
         look = Action("Show what the test left on the cluster:", f"seatrial cleanup{on}")
         remove = (
-            f"Remove it{_an_hour_after(record.finished)}, because what changed within an hour "
-            "is kept:"
+            f"Remove it{_an_hour_after(record.finished)} (cleanup keeps what changed in the last "
+            "hour):"
         )
         return NextStep((look, Action(remove, f"seatrial cleanup{on} --remove"), again))
     return NextStep((again,))
@@ -223,8 +223,8 @@ def _choose_signature(summary: AcceptanceSummary, run: str, of: str) -> tuple[Ac
     return (
         Action(f"{text}. To accept it:", f"{sign} accepted"),
         Action(
-            f"Or, because {why}, to accept it with a condition (TEXT, such as a second test within "
-            "30 days):",
+            f"To accept it with a condition, because {why} (TEXT: the condition, such as a second "
+            "test within 30 days):",
             f"{sign} conditions --condition TEXT",
         ),
     )

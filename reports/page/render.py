@@ -222,7 +222,7 @@ def _header_facts(record: RunRecord) -> list[list[tuple[str, str]]]:
         ("suite", describe_version(record.versions)),
         ("operator", record.operator),
         ("nonce", record.nonce),
-        ("also loaded", ", ".join(record.loaded)),
+        ("pytest plugins", ", ".join(record.loaded)),
     ]
     return [[(name, value) for name, value in facts if value] for facts in (first, others)]
 
@@ -289,12 +289,11 @@ def _build_group(same_name: list[Measurement]) -> Group:
     good = [m for m in worst_first if not m.severity]
     if len(good) <= MAX_PASSING:
         return worst_first, ""
-    values = sorted({m.value for m in good if isinstance(m.value, int | float)})
-    span = f", {values[0]:g} to {values[-1]:g} {good[0].unit}" if len(values) > 1 else ""
-    hidden = len(good) - 1
-    return worst_first[
-        :-hidden
-    ], f"and {hidden} more values of {good[0].title}, all pass{span}".rstrip()
+    values, unit = sorted({m.value for m in good if isinstance(m.value, int | float)}), good[0].unit
+    span = f", {quantity(values[0], unit)} to {quantity(values[-1], unit)}" if values[1:] else ""
+    hidden, passed = len(good) - 1, ", all pass" * all(m.judged for m in good)
+    rest = f"and {hidden} more values of {good[0].title}{passed}{span}"
+    return worst_first[:-hidden], rest
 
 
 def _unexplained_results(summary: AcceptanceSummary) -> list[ProbeResult]:

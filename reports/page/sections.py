@@ -44,14 +44,14 @@ class ControlCounts(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The share, and how many did not run: `3 of 3, 2 not run`."""
-        return self.share + f", {self.not_run} not run" * bool(self.not_run)
+        """The share, and how many were not planted: `3 of 3, 2 not planted`."""
+        return self.share + f", {self.not_run} not planted" * bool(self.not_run)
 
     @property
     def sentence(self) -> str:
         """What page 1 says of them; "" where the run has none."""
         planted = self.found + self.missed
-        rest = f"Not planted: {quantity(self.not_run, 'faults')} of tests that did not run."
+        rest = f"Not planted: {quantity(self.not_run, 'faults')} (reasons: section Self-test)."
         parts = [rest] * bool(self.not_run)
         if planted:
             word = "failed" if self.missed else "passed"
@@ -95,9 +95,11 @@ def bound_text(limit: Limit | None) -> str:
 
 
 def others_text(row: ReportRow) -> str:
-    """Name what failed besides the measurement that stands for the row: `Also failed: network`."""
+    """Name what failed besides the row's own value: `Also failed: network (eth0), slow nodes`."""
     failed = [m for one in row.results for m in one.measurements if m.verdict is Verdict.FAIL]
-    titles = list(dict.fromkeys(m.title for m in failed if m.name != row.key.name))
+    names = [m.name for m in failed]
+    once = {m.name: f"{m.title} ({m.short_text})" for m in failed if names.count(m.name) == 1}
+    titles = [*dict.fromkeys(once.get(m.name, m.title) for m in failed if m.name != row.key.name)]
     more = f" and {len(titles) - MAX_NAMED} more" * (len(titles) > MAX_NAMED)
     return f"Also failed: {', '.join(titles[:MAX_NAMED])}{more}" if titles else ""
 

@@ -50,7 +50,7 @@ class _Fold:
                     self.run = {"state": "interrupted", **data}
                     _require_schema(self.run)
             elif not self.run:
-                raise UnreadableRun("the event log does not begin with run_started")
+                raise UnreadableRun(f"{FILE} does not begin with the event run_started")
             elif kind in ("run_owes", "run_updated", "run_finished"):
                 self.run.update(data)
             elif kind == "run_problem":
@@ -62,13 +62,13 @@ class _Fold:
             elif kind in PROBE_EVENTS:
                 self._add(kind, probe, data)
         if not self.run:
-            raise UnreadableRun("the event log has no complete line: it is empty or was cut off")
+            raise UnreadableRun(f"{FILE} has no complete line: it is empty or was cut off")
         return self._build()
 
     def _add(self, kind: str, probe: str, data: dict[str, Any]) -> None:
         """Add one probe event to the latest result of its probe."""
         if probe not in self.latest:
-            raise UnreadableRun(f"the event log has a {kind} event of {probe!r} before its start")
+            raise UnreadableRun(f"{FILE} has a {kind} event of {probe!r} before its start")
         result = self.latest[probe]
         if kind in EVENT_LISTS:
             result.setdefault(EVENT_LISTS[kind], []).append(self._typed(kind, data))

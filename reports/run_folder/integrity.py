@@ -78,7 +78,7 @@ def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Int
     problems, doubts = check.result() if check else ([], [])
     problems = [*seen, *problems]
     if SUMS not in files and not log.finished:
-        doubts = [*doubts, f"it was cut off: its last event and {SUMS} are missing"]
+        doubts = [*doubts, f"its end is missing (the last event, and {SUMS})"]
     integrity = Integrity(problems, doubts, log.count, log.head)
     return record.model_copy(update={"head": log.head}), integrity
 

@@ -430,9 +430,9 @@ def _damage(path: Path, found: str, aside: Path | None, lost: list[str]) -> dict
     """Build the data of a RunProblem for a folder that was written again."""
     sentences = [f"the run folder was changed during the run: {found}"]
     sentences += [f"The changed folder was renamed to {aside.name}"] if aside else []
-    sentences += ["The events were written again, to a new folder of that name"]
+    sentences += [f"The events were written again, to a new folder {path.name}"]
     if lost:
-        sentences += [f"{len(lost)} evidence files are lost: {', '.join(lost[:NAMES_SHOWN])}"]
+        sentences += [f"Lost evidence files ({len(lost)}): {', '.join(lost[:NAMES_SHOWN])}"]
     return {"kind": "folder", "where": path.name, "text": ". ".join(sentences)}
 
 

@@ -23,7 +23,7 @@ from reports.sanitize import one_line
 
 MAX_NAMES = 100  # a valid folder has four files
 MAX_SUMS_BYTES = 64 * 2**20  # SHA256SUMS of half a million files
-NEVER_REPLACED = "seatrial never replaces a signature. To sign again, move it out of the folder"
+NEVER_REPLACED = "seatrial never replaces a signature. To sign again, move its two files elsewhere"
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not block
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -181,7 +181,7 @@ def sign_text(statement: bytes, key: Path) -> bytes:
     for said, sentence in REFUSALS.items():
         if said in done.stderr:
             raise SshError(sentence.format(key=key))
-    raise SshError(f"ssh-keygen did not sign with {key}: {_last_line(done.stderr)}")
+    raise SshError(f"ssh-keygen did not sign with {key}: {_last_line(done.stderr) or 'no message'}")
 
 
 def fingerprint_of_signer(statement: bytes, signature: bytes) -> str:

@@ -103,7 +103,7 @@ class Statement:
                 "decision 'conditions', because 'accepted' would claim that the run was proven"
             )
         if self.decision == "conditions" and not self.conditions:
-            return "the decision 'conditions' needs at least one condition"
+            return "the decision 'conditions' needs at least one condition (--condition TEXT)"
         return ""
 
     def lines(self, field: str) -> list[str]:
@@ -215,7 +215,7 @@ def prepare_statement(
 
 def list_doubts(run: Path, summary: AcceptanceSummary) -> list[str]:
     """List why a run cannot be verified: its doubts, and missing SHA256SUMS, which are signed."""
-    cut_off = f"{SUMS} is missing, which a run writes at its end"
+    cut_off = f"{SUMS} is missing (a run writes it at its end)"
     return [*summary.integrity.doubts, *([] if digest_of_sums(run) else [cut_off])]
 
 

@@ -71,9 +71,9 @@ def verify_signed_run(
     found.facts += [
         ("run", facts["run"]),
         ("verdict", found.verdict),
-        ("events", f"{integrity.events}, fingerprint {integrity.head or 'none'}"),
+        ("events", f"{integrity.events}, fingerprint {integrity.head or 'missing'}"),
     ]
-    found.facts.append(("sums", facts["sums"] or "none"))
+    found.facts.append(("SHA256SUMS", facts["sums"] or "missing"))
     _check_nonce(found, facts["nonce"], nonce)
     signed = [party for party in PARTIES if {f"{party}.txt", f"{party}.txt.sig"} & {*names}]
     for party in signed:
@@ -81,7 +81,7 @@ def verify_signed_run(
     _check_parties(found, signed, required)
     if foreign := [one_line(name) for name in names if name not in FILES]:
         listed = ", ".join(foreign[:SHOWN_NAMES])
-        found.problems.append(f"{len(foreign)} files in signatures/ are not signatures: {listed}")
+        found.problems.append(f"signatures/ has unknown files ({len(foreign)}): {listed}")
     return found
 
 
@@ -91,8 +91,8 @@ def _check_nonce(found: Verification, seen: str, expected: str) -> None:
     found.facts.append(("nonce", f"{seen}{checked}" if seen else "none"))
     if expected and one_line(expected) != seen:
         found.problems.append(
-            f"the run has the nonce {seen or '(none)'}, expected {one_line(expected)}: "
-            "it is not the run that was requested"
+            f"nonce of the run: {seen or 'missing'}. Expected: {one_line(expected)}. "
+            "This is not the run that was requested"
         )
 
 

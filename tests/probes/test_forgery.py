@@ -178,7 +178,7 @@ def test_a_rendering_whose_sums_were_made_again_is_reported(run: Path, name: str
     for command in ("show", "report"):
         told = seatrial(command, run)
         assert told.exit_code == 4
-        assert f"{name} does not match the events" in " ".join(told.output.split())
+        assert f"{name} does not match events.jsonl" in " ".join(told.output.split())
 
 
 @pytest.mark.parametrize("name", ["report.html", "record.json"])

@@ -146,7 +146,7 @@ def test_a_limit_needs_its_reason() -> None:
 def test_judged_without_limit_is_unproven() -> None:
     one = Measurement(name="busbw", value=376.0, unit="GB/s")
     assert one.verdict is Verdict.UNPROVEN
-    assert "the contract has none" in one.sentence()
+    assert "none was agreed" in one.sentence()
 
 
 def test_an_informing_measurement_judges_nothing() -> None:

@@ -98,7 +98,7 @@ def test_a_folder_that_was_changed_is_refused(tmp_path: Path) -> None:
 
 def test_what_cannot_be_verified_of_a_folder_is_told_too() -> None:
     assert read_run(RECORDINGS / "killed-run").unverified == [
-        "it was cut off: its last event and SHA256SUMS are missing"
+        "its end is missing (the last event, and SHA256SUMS)"
     ]
 
 

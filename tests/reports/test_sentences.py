@@ -75,7 +75,7 @@ def test_what_a_template_names_beyond_its_words_stays_text() -> None:
         ),
         (
             {"value": 0.25, "limit": None},
-            "longest stall on n1: 0.25 s. It is UNPROVEN without a limit (the contract has none)",
+            "longest stall on n1: 0.25 s. It is UNPROVEN without a limit (none was agreed)",
         ),
         (
             {"value": 0.25, "limit": None, "note": "nobody said how fast"},
@@ -124,7 +124,7 @@ def test_only_a_failure_has_the_sentence_of_a_failure() -> None:
 
 SO = "so the test proves nothing"
 MISSED = "the test did not find the planted fault"
-UNPLANTED = "the suite could not plant its fault, so the test proves nothing"
+UNPLANTED = "the fault was not planted, so the test proves nothing"
 
 
 @pytest.mark.parametrize(

@@ -396,7 +396,7 @@ def test_a_damaged_folder_is_written_again(store: Store, damage: str) -> None:
         "folder error in run: the run folder was changed during the run: it was seen. "
     )
     kept = damage in KEEP_EVIDENCE
-    assert ("evidence files are lost: evidence/a.txt" in problem.text) is not kept
+    assert ("Lost evidence files (1): evidence/a.txt" in problem.text) is not kept
     assert len(record.results[0].evidence) == kept
     assert record.results[0].measurements == before.results[0].measurements
     aside = store.path.with_name("run-damaged")

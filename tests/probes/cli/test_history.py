@@ -74,7 +74,7 @@ def test_history_lists_every_run_and_says_why_one_does_not_count(tmp_path: Path)
     (tmp_path / "torn" / "events.jsonl").write_text("{}\n{}\n")
     result = seatrial("history", tmp_path, "--width", "400")
     assert result.exit_code == 4
-    assert "not counted: does not verify:" in result.output
+    assert "not counted: it does not verify (" in result.output
     assert "torn/events.jsonl line 1 is not a valid JSON event" in result.output
     runs = seatrial("history", tmp_path, "--csv", "runs")
     table = pd.read_csv(io.BytesIO(runs.stdout_bytes), encoding="utf-8-sig")

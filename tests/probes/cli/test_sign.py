@@ -180,7 +180,7 @@ def test_the_nonce_must_be_that_of_the_run(passed: Path, original: Signed) -> No
     sign(passed, "customer", original.keys["customer"], "--decision", "accepted")
     done = seatrial("verify", passed, "--signers", original.signers, "--nonce", "monday-7")
     assert done.exit_code == 4
-    assert "the run has the nonce (none), expected monday-7: it is not the" in done.output
+    assert "nonce of the run: missing. Expected: monday-7. This is not the" in done.output
 
 
 def test_an_empty_nonce_is_not_taken_for_none(signed: Signed) -> None:

@@ -211,17 +211,17 @@ def nobody_may_sign(it: Signed) -> None:
     it.signers.write_text("")
 
 
-@forgery("1 files in signatures/ are not signatures: approval.txt")
+@forgery("signatures/ has unknown files (1): approval.txt")
 def file_added(it: Signed) -> None:
     (it.run / "signatures" / "approval.txt").write_text("All is well.")
 
 
-@forgery("1 files in signatures/ are not signatures: auditor.txt")
+@forgery("signatures/ has unknown files (1): auditor.txt")
 def party_invented(it: Signed) -> None:
     shutil.copy(it.file("customer"), it.run / "signatures" / "auditor.txt")
 
 
-@forgery("1 files in signatures/ are not signatures: more")
+@forgery("signatures/ has unknown files (1): more")
 def folder_added(it: Signed) -> None:
     (it.run / "signatures" / "more").mkdir()
 

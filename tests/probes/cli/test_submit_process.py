@@ -112,8 +112,8 @@ def other_page(run: Path) -> None:
     ("edit", "code", "sentence"),
     [
         (None, 0, "verified: files, events, nonce"),
-        (raise_busbw, 4, "record.json does not match the events"),
-        (other_page, 4, "report.html does not match the events"),
+        (raise_busbw, 4, "record.json does not match events.jsonl"),
+        (other_page, 4, "report.html does not match events.jsonl"),
     ],
 )
 def test_a_machine_with_all_of_it_compares_record_and_page_with_the_events(

@@ -309,7 +309,7 @@ def test_one_wrong_element_is_a_number(tmp_path: Path) -> None:
     row = "  1048576  262144  float  sum  -1  91.5  11.46  17.19  1  90.1  11.63  17.45  0\n"
     (named,) = told(tmp_path, Job().text() + row).findings
     assert named.code == "NCCL-CORRUPT"
-    assert named.statement.endswith("wrong values in 1 rows, up to 1 in one")
+    assert named.statement.endswith("in its table (rows: 1, up to 1 in one row)")
 
 
 @pytest.mark.parametrize(("late_s", "suspects"), [(26.0, ["rank 3 on node1"]), (36.0, None)])
@@ -397,7 +397,8 @@ def test_a_rank_of_a_smaller_communicator_has_not_joined_the_job() -> None:
         ranks={},
     )
     (found,) = missing_ranks(log)
-    assert found.statement.startswith("rank 3 of 4 never joined the job. 3 others wait")
+    joined = "rank 3 of 4 never joined the job. The ranks that joined (3) wait"
+    assert found.statement.startswith(joined)
 
 
 def test_what_says_how_to_mend_it_comes_before_other_errors(tmp_path: Path) -> None:

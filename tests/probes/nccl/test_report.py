@@ -241,7 +241,7 @@ def test_wrong_elements_of_our_own_table(tmp_path: Path, placement: str) -> None
         found = told(tmp_path, text)
         assert codes(found) == {"NCCL-CORRUPT"}
         assert found.findings[0].evidence == ["nccl.log:5"]
-        assert "in 1 rows, up to 3 in one" in found.findings[0].statement
+        assert "in its table (rows: 1, up to 3 in one row)" in found.findings[0].statement
         above, below = text.split("# Out of")
         for part in (above, f"# Out of{below}"):
             assert codes(told(tmp_path, part)) == {"NCCL-CORRUPT"}

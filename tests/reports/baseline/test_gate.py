@@ -135,7 +135,7 @@ def test_the_newest_sound_run_of_a_folder_is_chosen(first: Path, tmp_path: Path)
     (folder / "broken" / "events.jsonl").write_text("no event\n")
     assert run(tmp_path / "second", 0.101, baseline=folder).exit_code == 1
     summary = run(tmp_path / "empty" / "now", 0.12, baseline=tmp_path / "empty")
-    assert f"{tmp_path / 'empty'} has no earlier run of cluster node0" in sentences(summary)[0]
+    assert f"no earlier run of cluster node0 in {tmp_path / 'empty'}" in sentences(summary)[0]
     shutil.rmtree(folder / "first")
     summary = run(tmp_path / "third", 0.120, baseline=folder)
     assert "run failed failed" in sentences(summary)[0]
@@ -190,7 +190,7 @@ def test_a_measure_of_another_criterion_is_not_compared() -> None:
     other = measured("a", 1, criterion="FABRIC")
     assert judge(old, [measured("a", 10), other]) == []
     assert judge(old, [other]) == [
-        ("UNPROVEN", "rate was not compared with an earlier run: this run has no value")
+        ("UNPROVEN", "rate was not compared with an earlier run: this run did not measure it")
     ]
 
 
@@ -211,17 +211,17 @@ def test_two_probes_are_not_mixed() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ([], [measured("a", 1)], "run old has no value"),
-        ([before("a", 1)], [], "this run has no value"),
-        ([before("a", 1)], [measured("a", None)], "1 GB/s in run old, no value in this run"),
-        ([before("a", None)], [measured("a", 1)], "no value in run old, 1 GB/s in this run"),
+        ([], [measured("a", 1)], "run old did not measure it"),
+        ([before("a", 1)], [], "this run did not measure it"),
+        ([before("a", 1)], [measured("a", None)], "1 GB/s in run old, not measured in this run"),
+        ([before("a", None)], [measured("a", 1)], "(not measured in run old, 1 GB/s in this run"),
         ([before("a", 1, unit="MB/s")], [measured("a", 1)], "1 MB/s in run old, 1 GB/s in this"),
         (
             [before("a", 1), before("b", 1)],
             [measured("a", 1)],
             "b: measured in run old, but not in this run",
         ),
-        ([before("a", 1)], [measured("a", float("nan"))], "no value in this run"),
+        ([before("a", 1)], [measured("a", float("nan"))], "not measured in this run"),
         (
             [before("a", 1)],
             [measured("a", 1), measured("a", 1, "q")],

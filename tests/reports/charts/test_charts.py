@@ -60,7 +60,7 @@ def test_busbw_says_how_far_it_is_from_limit_and_line_rate() -> None:
     told = draw("busbw", recorded()["busbw"]).sentence
     assert "94 % of the line rate of 400" in told
     assert "at or above the limit of 340" in told
-    assert "planted wrong network reaches 4.89 GB/s" in told
+    assert "limit of 340 GB/s. Planted wrong network: at most 4.89 GB/s." in told
     assert "BELOW the limit of 340" in draw("busbw", recorded("tcp-fallback")["busbw"]).sentence
 
 
@@ -229,8 +229,8 @@ def test_many_parts_become_one_and_the_table_has_all() -> None:
 def test_terms_are_in_milliseconds_so_that_growth_is_seen() -> None:
     figure = draw("terms", recorded()["terms"])
     assert figure.sentence == (
-        "At 8 nodes a step takes 1382 ms, at 1 node 1285 ms; "
-        "the part all-reduce grows most, by 104 ms."
+        "At 8 nodes a step takes 1382 ms, and 1285 ms at 1 node. "
+        "The part that grows most is all-reduce: by 104 ms."
     )
     assert figure.rows[-1] == [
         "8", "1382 ms", "31 ms", "403 ms", "816 ms", "104 ms", "11 ms", "17 ms",

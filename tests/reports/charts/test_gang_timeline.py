@@ -83,7 +83,7 @@ def test_the_museum_has_a_part_that_was_held() -> None:
     (result,) = (one for one in load(RECORDINGS / "partial-gang").results if one.series)
     told = draw(result.series["gang"])
     assert "B held 16 of 48 GPUs from 20 to 33.5 s" in told.sentence
-    assert "In the control, job B held 16 of 48 GPUs from 6 to 20 s" in told.sentence
+    assert "With the planted fault, job B held 16 of 48 GPUs from 6 to 20 s" in told.sentence
     assert ["B", "part of a gang", "20", "33.5", "16 of 48"] in told.rows
     assert ["B", "control: part of a gang", "6", "20", "16 of 48"] in told.rows
 

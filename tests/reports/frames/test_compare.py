@@ -172,7 +172,7 @@ def test_another_version_of_the_suite_is_noted() -> None:
 
 def test_runs_that_cannot_be_compared_are_noted() -> None:
     notes = compare(atlas("healthy-lab"), atlas("killed-run")).notes
-    words = ["cluster", "number of nodes", "contract", "rehearsal", "interrupted", "cut off"]
+    words = ["cluster", "number of nodes", "contract", "rehearsal", "interrupted", "end is missing"]
     assert [word for word in words if any(word in note for note in notes)] == words
 
 

@@ -195,7 +195,7 @@ def test_each_run_that_is_not_counted_has_its_reason() -> None:
     assert notes == {
         "a": "",
         "b/copy": "it is another copy of the same run",
-        "c": "does not verify: a file is missing",
+        "c": "it does not verify (a file is missing)",
         "d": "it is run run0, judged again",
         "e": "",
         "f": "it is another copy of the same run",

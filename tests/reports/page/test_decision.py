@@ -155,10 +155,11 @@ def test_a_control_that_was_missed_is_counted() -> None:
     [
         ((3, 0, 0), "3 of 3", "Self-test passed (planted faults found: 3 of 3)."),
         ((2, 1, 0), "2 of 3", "Self-test failed (planted faults found: 2 of 3)."),
-        ((1, 0, 2), "1 of 1, 2 not run",
+        ((1, 0, 2), "1 of 1, 2 not planted",
          "Self-test passed (planted faults found: 1 of 1). "
-         "Not planted: 2 faults of tests that did not run."),
-        ((0, 0, 4), "none, 4 not run", "Not planted: 4 faults of tests that did not run."),
+         "Not planted: 2 faults (reasons: section Self-test)."),
+        ((0, 0, 4), "none, 4 not planted",
+         "Not planted: 4 faults (reasons: section Self-test)."),
         ((0, 0, 0), "none", ""),
     ],
 )  # fmt: skip
@@ -271,7 +272,7 @@ AGAIN = "pytest probes --cluster ray://10.20.0.1:10001 --contract h100-ndr400"
 
 
 SIGN = f"seatrial sign {FOLDER} --as customer --key KEY --decision"
-WHOLE = "{}. Then do a complete run: only that can be accepted."
+WHOLE = "{}. Then do a complete run: only a complete run can be accepted."
 CLEANUP = f"seatrial cleanup {AGAIN.removeprefix('pytest probes ')}"
 
 
@@ -290,8 +291,8 @@ CLEANUP = f"seatrial cleanup {AGAIN.removeprefix('pytest probes ')}"
         ("not-run", "Run the missing tests.", []),
         ("teardown", "Show what the test left on the cluster:",
          [CLEANUP, f"{CLEANUP} --remove", AGAIN]),
-        ("tcp-fallback", WHOLE.format("Fix all 3, and test again"), [AGAIN]),
-        ("hosts-fail", WHOLE.format("Fix all 2, and test again"), [AGAIN]),
+        ("tcp-fallback", WHOLE.format("Fix the 3 problems below, and test again"), [AGAIN]),
+        ("hosts-fail", WHOLE.format("Fix the 2 problems below, and test again"), [AGAIN]),
         ("control-missed", WHOLE.format("Do this"), [AGAIN]),
         ("skipped", WHOLE.format("Do this"), [AGAIN]),
     ],
@@ -351,14 +352,15 @@ def test_a_problem_outside_the_tests_is_named_first(kind: str, why: str) -> None
 
 def test_a_row_names_what_failed_besides_its_value() -> None:
     rows = {row.criterion.id: others_text(row) for row in summary("tcp-fallback").rows}
-    assert rows["FABRIC"] == "Also failed: network, fabric share, slowest pair"
+    others = "network (eth0), fabric share (12 %), slowest pair (1.27 %)"
+    assert rows["FABRIC"] == f"Also failed: {others}"
     assert rows["SCALING"] == rows["GANG"] == ""
     (row,) = (row for row in summary("tcp-fallback").rows if row.criterion.id == "FABRIC")
     (result,) = row.results
     measured = [m.model_copy(update={"name": f"m{i}"}) for i, m in enumerate(result.measurements)]
     many = dataclasses.replace(row, results=[result.model_copy(update={"measurements": measured})])
     assert others_text(many).endswith(" more")
-    assert others_text(many).startswith("Also failed: m0, ")
+    assert others_text(many).startswith("Also failed: m0 (")
 
 
 def test_the_worst_fact_stands_once_before_the_table() -> None:
@@ -397,7 +399,7 @@ def test_a_part_of_the_cluster_that_was_measured_is_named_first() -> None:
     step = choose_next_step(
         summarize_acceptance(large), open_blocks=0, is_shared=False, untested=False
     )
-    assert step.first[1].text.startswith(f"Or, because {why}, to accept it with a condition")
+    assert step.first[1].text.startswith(f"To accept it with a condition, because {why} (TEXT: ")
     unknown = [{"name": node["name"]} for node in nodes]
     large = record.model_copy(update={"cluster": {**record.cluster, "nodes": unknown}})
     assert build_lead(summarize_acceptance(large)).why.endswith("was measured on 8 of 64 nodes")
@@ -406,7 +408,7 @@ def test_a_part_of_the_cluster_that_was_measured_is_named_first() -> None:
 def test_one_fault_is_fixed_and_more_are_counted() -> None:
     for name, count, begins in (
         ("tcp-fallback", 1, "Fix this, and test again"),
-        ("tcp-fallback", 2, "Fix all 2, and test again"),
+        ("tcp-fallback", 2, "Fix the 2 problems below, and test again"),
         ("control-missed", 1, "Do this. Then"),
     ):
         told = summarize_acceptance(summary(name).record.model_copy(update={"full_run_s": 350}))
@@ -423,7 +425,7 @@ def test_what_a_test_left_is_removed_an_hour_after_the_run() -> None:
     ):
         told = summarize_acceptance(record.model_copy(update={"finished": finished}))
         step = choose_next_step(told, open_blocks=0, is_shared=False, untested=False)
-        assert step.first[1].text.startswith(f"Remove it{time}, because what changed")
+        assert step.first[1].text.startswith(f"Remove it{time} (cleanup keeps what changed")
 
 
 @pytest.mark.parametrize(

@@ -115,9 +115,9 @@ def test_who_ran_the_test_is_at_the_top_and_escaped() -> None:
 
 
 def test_the_sweep_of_the_baseline_is_drawn_where_both_runs_have_one() -> None:
-    assert "baseline reaches" not in page("tcp-fallback")
-    assert "baseline reaches" in page("tcp-fallback", baseline="healthy-atlas")
-    assert "baseline reaches" not in page("tcp-fallback", baseline="resume-drifts")
+    assert "Baseline: at most" not in page("tcp-fallback")
+    assert "Baseline: at most" in page("tcp-fallback", baseline="healthy-atlas")
+    assert "Baseline: at most" not in page("tcp-fallback", baseline="resume-drifts")
 
 
 def test_details_are_open_unless_passed() -> None:
@@ -295,7 +295,7 @@ def test_every_text_colour_has_contrast_in_light_and_dark_and_print() -> None:
 @pytest.mark.parametrize(
     ("command", "seconds", "shown"),
     [
-        ("", 94.2, "Test again (this took 1 min 34 s):"),
+        ("", 94.2, "Test again (in this run, the test took 1 min 34 s):"),
         ("pytest another", 94.2, "Test again:"),
         ("", None, "Test again:"),
     ],

@@ -152,7 +152,7 @@ FAILED_CALLS = {
         + info("bootstrap.cc:256 -> 3"),
         {"NCCL-ERROR"},
         "this host has an interface: what it got is no address",
-        "NCCL received something that is not an address as the address of another rank",
+        "NCCL received an invalid address of another rank",
     ),
     "a loopback address": Case(
         torch("socketStartConnect: Connect to 127.0.0.1<45069> failed : Connection refused"),

@@ -32,7 +32,7 @@ NODE_ERRORS = {
         + warn("misc/nvmlwrap.cc:181 nvmlDeviceGetHandleByPciBusId() failed: Not Found"),
         set(),
         "the job may go on, slower",
-        "so they cannot use NVLink or P2P",
+        "so the two ranks cannot use NVLink or P2P",
     ),
     "the memory of a GPU": Case(
         info(*BEGIN) + warn("enqueue.cc:1 Cuda failure 2 'out of memory'"),

@@ -145,7 +145,7 @@ SHAPES = {
         ),
         set(),
         "the text of SHM to 2.8",
-        "2 intra",
+        "2 inside a host",
         "intra-node",
     ),
     "a warning cut by MPI": Case(

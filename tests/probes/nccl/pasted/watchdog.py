@@ -77,7 +77,7 @@ WATCHDOG = {
         {"NCCL-ERROR"},
         "the others are not shown: read those",
         "ranks 0, 3, 4 wait in _REDUCE_SCATTER_BASE #7753 (9000 elements), and no line of "
-        "these files shows what other ranks do: give the logs of all",
+        "these files shows what other ranks do: give all logs",
     ),
     "the same call on every rank of the job": Case(
         info(*BEGIN, *(start(rank, 2).replace("START", "COMPLETE") for rank in (0, 1)))
