@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -196,10 +197,12 @@ def other_errors(log: Log) -> Iterator[Finding]:
 
 def _follow_up(log: Log, hits: list[MatchedMessage]) -> Iterator[Finding]:
     """Report an error that began at another rank, or on the way to it."""
+    if failed := log.hits["proxy-failed"]:  # of a process, its own other threads are no peers
+        hits = [hit for hit in hits if not _is_own_proxy(log, hit)] or failed
     peers, hosts = named_peers(log, hits), hosts_of(hits)
     where = f"at {join_names(peers)}" if peers else "earlier, on this host or at another rank"
     what = f"a thread of NCCL failed: the error began {where}"
-    if log.hits["peer-closed"]:
+    if hits[0] in log.hits["peer-closed"]:
         connection = f"the connection to {join_names(peers) or 'another rank'} broke"
         what = f"{connection}: the error began at this peer, or in the network"
     message = name_hosts(hosts, f"{what} ({hits[0].detail})")
@@ -207,6 +210,11 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> Iterator[Finding]:
         message += f"; the job reports: {one.text}"
     remedy = read_remedies().texts["follow_up"]
     yield one_finding("NCCL-ERROR", message, peers or hosts, places_of(hits), remedy)
+
+
+def _is_own_proxy(log: Log, hit: MatchedMessage) -> bool:
+    """Return whether the peer that a message names is on the host that wrote it."""
+    return _peer_host(log, hit.detail).partition(".")[0] == hit.host.name.partition(".")[0] != ""
 
 
 def _silent_connections(log: Log) -> list[MatchedMessage]:
@@ -267,7 +275,7 @@ def torch_errors(log: Log) -> Iterator[Finding]:
         return
     behind = [one for one in reports if one.groups.get("behind")]
     shown = [*behind, *reports]
-    message = f"the job reports: {join_names(dict.fromkeys(one.text for one in shown))}"
+    message = f"the job reports: {join_names(_texts_with_ranks(shown))}"
     for hit in log.hits["last-error"][:1]:
         message += f" (last error: {hit.detail})"
     numbers = re.findall(r"\d+", " ".join(one.groups["behind"] for one in behind))
@@ -282,6 +290,18 @@ def torch_errors(log: Log) -> Iterator[Finding]:
     if any(one.row.role in ENDLESS for one in reports):
         remedy = texts["desync"] if numbers else remedy or texts["timeout"]
     yield one_finding("NCCL-ERROR", message, suspects, places_of(shown), remedy)
+
+
+def _texts_with_ranks(reports: Iterable[Reported]) -> list[str]:
+    """List each text once, with the ranks that wrote it; a comparison names those of calls."""
+    ranks: dict[str, dict[int, None]] = defaultdict(dict)
+    for one in reports:
+        numbers = [int(one.rank)] if one.rank and one.row.role != "work" else []
+        ranks[one.text].update(dict.fromkeys(numbers))
+    return [
+        f"{text} (rank{'s' * (len(own) > 1)} {join_names(map(str, sorted(own)))})" if own else text
+        for text, own in ranks.items()
+    ]
 
 
 def reported_causes(log: Log) -> Iterator[Finding]:
@@ -318,6 +338,8 @@ def fatal(log: Log, *roles: str, passed: bool = False) -> list[Reported]:
 
 # Operations in which the sizes of all ranks are alike, and those between two ranks.
 ALIKE = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
+# Operations that multiply the elements by the ranks, or divide them.
+SHARED_OUT = {"ALLGATHER", "_ALLGATHER_BASE", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
 PAIRED = {"SEND", "RECV", "COALESCED", "P2P"}
 SAYS = "timeout", "waiting", "desync"  # advice, by how much a comparison says
 GUID = re.compile(r"GUID ([^\s(]+)")
@@ -364,6 +386,15 @@ def _by_group(reports: Iterable[Reported]) -> dict[str, GroupLines]:
     for rank, one in numbered:
         name = _name_group(one) or names.get((rank, one.groups.get("seq")), "")
         found[name][rank].append(one.groups)
+    for rank, lines in found.pop("", {}).items():
+        # So has the line of a rank that wrote no next line, if one group alone has its call.
+        own = {call for call in _list_calls(lines) if call.operation}
+        homes = [
+            name
+            for name, ranks in found.items()
+            if name and rank not in ranks and own & {*chain(*map(_list_calls, ranks.values()))}
+        ]
+        found[homes[0] if len(homes) == 1 else ""][rank] += lines
     return found
 
 
@@ -409,11 +440,21 @@ def _compare_group(name: str, ranks: GroupLines, size: int) -> CallComparison | 
         suffix = "" if name else ", if these lines are of one process group"
         statement += f": {', or '.join(verdicts)}{suffix}"
         return CallComparison(statement, [f"rank {rank}" for rank in behind], "desync")
+    size = max(map(_count_members, chain(*ranks.values()))) or size
     if len(calls) == 1 and len(waiting[calls[0]]) == size > 1:
         return CallComparison(f"{statement}: all {size} ranks wait in it", [], "waiting")
     if len(calls) == 1:
-        statement += ", and no line of these files shows what other ranks do: give all logs"
+        others = f"the other ranks of {size}" if size else "other ranks"
+        statement += f", and no line of these files shows what {others} do: give all logs"
     return CallComparison(statement, [], "timeout")
+
+
+def _count_members(line: Mapping[str, str]) -> int:
+    """Count the ranks of a group by what a rank gives to a call, and gets; 0 if it shows none."""
+    ends = [int(line.get(end) or 0) for end in ("size", "out")]
+    few, many = ends if "GATHER" in line.get("op", "") else reversed(ends)
+    whole = line.get("op") in SHARED_OUT and few > 0 and many % few == 0
+    return many // few if whole else 0
 
 
 def _are_unlike(calls: list[Call]) -> bool:

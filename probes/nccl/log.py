@@ -54,7 +54,7 @@ class Log:
         host_edges = job.HostEdges([*self.communicators.values(), *self.splits.values()])
         host_edges.count_edges(self.ranks.values(), self.location_of)
         for one in self.reported("nccl")[:MAX_KEPT]:
-            rank = self._find_rank(one.groups["pid"])
+            rank = self._find_rank(one.groups.get("pid", ""))
             self.hits[one.row.kind].append(MatchedMessage(rank, one.sentence, one.line))
         for one in self.reported("quote"):
             text = self.files[0].clean(one.text.encode())
@@ -78,7 +78,8 @@ class Log:
 
     def _find_rank(self, pid: str) -> Rank:
         """Find the rank of a process by its number, where only one host has that number."""
-        found = {one.host.name: one for one in self.ranks.values() if one.writer.pid == int(pid)}
+        process = int(pid or -1)
+        found = {one.host.name: one for one in self.ranks.values() if one.writer.pid == process}
         return next(iter(found.values())) if len(found) == 1 else NO_RANK
 
     def _unglue(self) -> None:

@@ -23,6 +23,7 @@ from tests.probes.nccl.pasted.failed_calls import FAILED_CALLS, SOUND_CALLS
 from tests.probes.nccl.pasted.lines import BEGIN, info, size_line, start, warn
 from tests.probes.nccl.pasted.networks import NO_NETWORK_TO_ACCUSE
 from tests.probes.nccl.pasted.node_errors import NODE_ERRORS
+from tests.probes.nccl.pasted.processes import PROCESSES
 from tests.probes.nccl.pasted.programs import PROGRAMS
 from tests.probes.nccl.pasted.ras import RAS
 from tests.probes.nccl.pasted.shapes import SHAPES
@@ -49,6 +50,7 @@ GROUPS = {
     "cause": CAUSED,
     "ras": RAS,
     "end": ENDINGS,
+    "process": PROCESSES,
 }
 CASES = {
     f"{group}: {name}": case for group, cases in GROUPS.items() for name, case in cases.items()

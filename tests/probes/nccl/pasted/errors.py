@@ -159,6 +159,26 @@ ERRORS = {
         "the peer, or the way to it",
         "the connection to gpu07 broke",
     ),
+    "the proxy of the same process closed": Case(
+        info(*BEGIN, start(0, 16))
+        + warn(
+            "proxy.cc:1177 [Proxy Service 3] Failed to execute operation Connect from rank 3, retcode 2"
+        )
+        + warn(
+            "misc/socket.cc:49 socketProgress: Connection closed by remote peer gpu01.lan<57557>"
+        )
+        + warn("proxy.cc:912 Proxy Call to rank 3 failed (Connect)"),
+        {"NCCL-ERROR"},
+        "no other host is at fault",
+        "NCCL-ERROR [gpu01]: gpu01: a thread of NCCL failed: the error began earlier, on this host or "
+        "at another rank (proxy.cc [Proxy Service 3] Failed",
+    ),
+    "a GPU number that is not there": Case(
+        warn("transport/p2p.cc:275 Cuda failure 101 'invalid device ordinal'"),
+        {"NCCL-ERROR"},
+        "no illegal access, no ECC",
+        "Give each rank a GPU that it sees",
+    ),
     "the peer reset": Case(
         info(*BEGIN, start(0, 16))
         + warn(

@@ -7,13 +7,16 @@ from tests.probes.nccl.pasted.lines import BEGIN, Case, info, start
 FINGERPRINT = "CollectiveFingerPrint(SequenceNumber=7, OpType={}, TensorShape=[{}])"
 
 
-def caught(rank: int, number: int, size: int = 9000, op: str = "ALLREDUCE", inner: int = -1) -> str:
+def caught(
+    rank: int, number: int, size: int = 9000, op: str = "ALLREDUCE", inner: int = -1, out: int = 0
+) -> str:
     """The line that torch 2.6 writes, without the name of the process group."""
     inner = rank if inner < 0 else inner
+    out = out or size
     return (
         f"[rank{rank}]:[E ProcessGroupNCCL.cpp:629] [Rank {inner}] Watchdog caught collective "
         f"operation timeout: WorkNCCL(SeqNum={number}, OpType={op}, NumelIn={size}, "
-        f"NumelOut={size}, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n"
+        f"NumelOut={out}, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n"
     )
 
 
@@ -143,6 +146,48 @@ WATCHDOG = {
         "two ranks with number 0 are of two groups",
         "NCCL-ERROR: rank 0 waits in ALLREDUCE #5 (9000 elements), rank 2 waits in ALLREDUCE #900 "
         "(9000 elements); the job reports",
+    ),
+    "a rank without a next line, in the same call": Case(
+        "".join(caught(rank, 1, 1, "ALLGATHER", out=4) for rank in range(4))
+        + "".join(failed(rank, 1, WORLD) for rank in (0, 1, 3)),
+        {"NCCL-ERROR"},
+        "the call gives as many elements as ranks: all four wait in it",
+        "ranks 0, 1, 2, 3 wait in ALLGATHER #1 (1 elements): all 4 ranks wait in it",
+    ),
+    "some ranks of a group whose size a call shows": Case(
+        caught(2, 45, 800, "_REDUCE_SCATTER_BASE", out=100)
+        + failed(2, 45, "PG ID 1 PG GUID 1")
+        + caught(3, 45, 800, "_REDUCE_SCATTER_BASE", out=100),
+        {"NCCL-ERROR"},
+        "eight ranks share the sum",
+        "ranks 2, 3 wait in _REDUCE_SCATTER_BASE #45 (800 elements), and no line of these files "
+        "shows what the other ranks of 8 do",
+    ),
+    "a rank without a next line, and its call in two groups": Case(
+        caught(0, 1)
+        + failed(0, 1, "PG ID 1 PG GUID 4")
+        + caught(2, 1)
+        + failed(2, 1, "PG ID 2 PG GUID 7")
+        + caught(1, 1),
+        {"NCCL-ERROR"},
+        "it may be of either",
+        "NCCL-ERROR: rank 0 waits in ALLREDUCE #1 (9000 elements), and no line",
+    ),
+    "elements that are not shared out evenly": Case(
+        caught(0, 1, 3, "ALLGATHER", out=10) + caught(1, 1, 3, "ALLGATHER", out=10),
+        {"NCCL-ERROR"},
+        "the number of ranks is not known",
+        "shows what other ranks do",
+    ),
+    "a watchdog that got stuck": Case(
+        "".join(
+            f"[rank{rank}]:[E ProcessGroupNCCL.cpp:1484] [{WORLD} Rank {rank}] ProcessGroupNCCL's "
+            "watchdog got stuck for 480 seconds without making progress in monitoring\n"
+            for rank in (2, 3)
+        ),
+        {"NCCL-ERROR"},
+        "no call of NCCL is named: the processes are",
+        "the job reports: watchdog got stuck (ranks 2, 3)",
     ),
     "a send and its receive": Case(
         caught(0, 3, op="SEND") + caught(1, 8, op="RECV"),
