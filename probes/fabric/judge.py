@@ -155,11 +155,8 @@ def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> 
         if fabric == "rdma":
             errors = sum(item.code not in IGNORED_CODES for item in findings)
             staged = run.library.report.stages_sends and not errors
-            measure(
-                check.LOG_ERRORS,
-                None if staged else errors,
-                note=STAGED_SENDS if staged else "",
-            )
+            note = STAGED_SENDS if staged else ""
+            measure(check.LOG_ERRORS, None if staged else errors, note=note)
         measure.explain(findings)
 
 

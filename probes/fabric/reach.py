@@ -263,12 +263,8 @@ def judge_reach(
         measure.covered(f"only the nodes' own addresses were compared: {why}")
     if reach.has_ip:
         odd_mtu = len(find_odd_mtu(reach)) if reach.mtu else None
-        measure(
-            check.MTU_MISMATCHES,
-            odd_mtu,
-            on=on,
-            note=reach.note or "the MTU of no node could be read",
-        )
+        why = reach.note or "the MTU of no node could be read"
+        measure(check.MTU_MISMATCHES, odd_mtu, on=on, note=why)
         narrow = None if reach.narrow is None else len(reach.narrow)
         measure(check.PAIRS_BELOW_MTU, narrow, on=on, note=reach.note or "-")
     else:

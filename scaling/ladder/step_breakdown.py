@@ -301,11 +301,8 @@ def describe_exposed(ranks: RankSteps, separable: bool, nodes: Sequence[str]) ->
     parts = []
     for name, wait in exposed_waits(ranks).items():
         rank, share = wait.culprit()
-        due = (
-            f" ({percent(share)} of the wait for rank {rank} on {nodes[rank]})"
-            if wait.skew > 0
-            else ""
-        )
+        whose = f"{percent(share)} of the wait for rank {rank} on {nodes[rank]}"
+        due = f" ({whose})" if wait.skew > 0 else ""
         parts.append(f"{name} {wait.transfer * 1e3:.1f} + {wait.skew * 1e3:.1f}{due}")
     text = "waiting for collectives, in ms of a step (transfer + wait for late ranks)"
     return f"{text}: {', '.join(parts) or 'none'}"

@@ -243,12 +243,12 @@ def test_uneven_rails_fail_with_the_rail(
         (
             {"n0": 200.0, "n1": 400.0},
             Verdict.FAIL,
-            ["n0: each of its 2 rails runs at 200 Gbit/s. Other nodes:"],
+            ["n0: each of its 2 rails runs at 200 Gbit/s. The best node:"],
         ),
         (
             {"n0": 400.0, "n1": 200.0},
             Verdict.FAIL,
-            ["n1: each of its 2 rails runs at 200 Gbit/s. Other nodes:"],
+            ["n1: each of its 2 rails runs at 200 Gbit/s. The best node:"],
         ),
     ],
 )

@@ -115,10 +115,10 @@ def test_a_fleet_at_half_pace_is_slow_and_a_sound_one_is_not(
     assert figure(half, name).verdict is Verdict.FAIL
     (slow,) = slow_bases(half)
     assert slow.suspects == NODES
-    limit = figure(half, name).limit
+    limit, value = figure(half, name).limit, figure(half, name).value
     assert limit
     assert (
-        f"{name} {quantity(figure(half, name).value, limit.unit)}. Expected: {limit}"
+        f"): {'MFU ' * (name == 'mfu')}{quantity(value, limit.unit)}. Expected: {limit}"
         in slow.statement
     )
 
