@@ -80,7 +80,7 @@ def test_without_a_shared_folder_the_probe_fails_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(test_launch, "find_folder_problem", lambda *_: ("n1 do not see /x", ["n1"]))
-    with pytest.raises(pytest.fail.Exception, match="folder of the contract: n1 do not see /x") as ended:
+    with pytest.raises(pytest.fail.Exception, match="contract: n1 do not see /x") as ended:
         open_folder(SimpleNamespace(), None)
     assert not ended.value.pytrace
 
