@@ -122,6 +122,10 @@ def test_what_may_be_in_use_stays(left: list[LeftOver]) -> None:
     assert lines[1].endswith(kept)
     code, lines = run("--remove", "--idle", "0")
     assert (code, left) == (0, [])
+    left[:] = [OLD, LeftOver(FILE, "id0", "node0", "/tmp/seatrial-submit-0123456789ab", 7200)]
+    code, lines = run()
+    assert "2 h, kept for a week: `seatrial submit --attach` may still copy its run" in lines[1]
+    assert lines[-1] == "2 left-overs. --remove would remove 1 of 2"
 
 
 def test_what_cannot_be_removed_is_named(left: list[LeftOver]) -> None:
