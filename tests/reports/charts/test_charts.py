@@ -245,7 +245,7 @@ def test_a_term_that_is_missing_is_said_and_has_no_bar() -> None:
     assert "not measured" in words(figure)
     assert len(outlines(figure, fill=THEME.link)) == 1
     assert figure.rows[1][2] == "not measured"
-    assert "no part of a step grows" in figure.sentence
+    assert "No part of a step grows" in figure.sentence
     ragged = draw("terms", {"nodes": [1, 2], "terms": {"data": [0.1]}})
     assert "a term does not have one time for each node count" in ragged.sentence
 

@@ -27,7 +27,7 @@ STORES = {
         "out connecting: SO_ERROR: Connection refused, remote=[10.1.0.7]:2485, rank=0, size=2\n",
         {"INIT-BOOTSTRAP"},
         "the address is routed: the peer may be dead",
-        "check that the named rank is alive",
+        "check that the rank at that address is alive",
     ),
     "gloo lost a peer": Case(
         PAIR.replace("799", "534") + "Connection closed by peer [10.1.0.1]:53412\n",
