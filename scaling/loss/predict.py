@@ -296,8 +296,9 @@ def time_collectives(
     """Time replayed steps in groups of the gang's workers, and fit their collectives.
 
     Returns (seconds of each full-size step, mean over ranks; fits by operation). At most `steps`
-    steps are played (see `replay_on_rank`). Each block's compute is emulated by `sleep_s` seconds of sleep and `busy_s`
-    seconds of CPU work: sockets and caches are cold after it, and ranks do not wake at once.
+    steps are played (see `replay_on_rank`). Each block's compute is emulated by `sleep_s` seconds
+    of sleep and `busy_s` seconds of CPU work: sockets and caches are cold after it, and ranks do
+    not wake at once.
     Groups have equal size and run at the same time. The seconds are those of the median group,
     the fits those of the first. A group of one rank has no fits. Raises GangError if the
     measurement fails.

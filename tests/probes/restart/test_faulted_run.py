@@ -109,9 +109,7 @@ def held(voyage, mode="sync"):
     """
     stall = "commit:rank=0:seconds=8:from=8:to=8"
     faults = (Fault("begin", 7), Fault("written", 8))
-    scenario = replace(
-        voyage.scenario, faults=faults, changes={"stall": stall, "save_mode": mode}
-    )
+    scenario = replace(voyage.scenario, faults=faults, changes={"stall": stall, "save_mode": mode})
     journal = [*life(1, 7, t=100.0), {"event": "saving", "step": 8, "t": 108.0}]
     journal += life(5, 10, t=120.0)
     journal[-5]["seconds"] += 8.0

@@ -73,14 +73,15 @@ def test_a_call_leaves_no_variable_to_the_next(monkeypatch: pytest.MonkeyPatch) 
         seen = [os.environ.get(name) for name in names]
         os.environ["KEPT"] = os.environ["OWN"] = "of the call"
         if fail:
-            raise ValueError
+            raise ValueError("failed")
         return seen
 
     given = {"KEPT": "given", "GONE": None, "NEW": "given"}
     for fail in (False, True):
-        with pytest.raises(ValueError) if fail else nullcontext():
+        with pytest.raises(ValueError, match="failed") if fail else nullcontext():
             assert worker.run(given, call, [fail]) == ["given", None, "given"]
-        assert [os.environ.get(name) for name in (*names, "OWN")] == ["before", "before", None, None]
+        left = [os.environ.get(name) for name in (*names, "OWN")]
+        assert left == ["before", "before", None, None]
 
 
 def test_a_question_beside_a_run_changes_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,12 @@ import time
 import pytest
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.telemetry.event_log import NO_DELAYS, DelayInjector, InjectedDelay, parse_delays
+from reference_trainer.telemetry.event_log import (
+    NO_DELAYS,
+    DelayInjector,
+    InjectedDelay,
+    parse_delays,
+)
 
 
 def test_planted_delays_are_read_and_counted():
