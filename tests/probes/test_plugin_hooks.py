@@ -14,6 +14,7 @@ from probes import plugin
 from probes.gang.scenario import NoRoom
 from probes.session.probe_report import describe_error
 from probes.toml_tables import TableError
+from reports.measurement import Verdict
 
 SECRET = "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -58,6 +59,16 @@ def test_secrets_in_what_a_probe_printed_are_hidden() -> None:
     hook: Any = plugin.pytest_runtest_makereport(
         item_of(config_of(cluster="auto")), SimpleNamespace()
     )  # type: ignore[arg-type]
+    next(hook)
+    with contextlib.suppress(StopIteration):
+        hook.send(report)
+    assert "hf_abc" not in report.sections[0][1]
+
+
+def test_secrets_in_what_a_file_printed_that_cannot_be_collected_are_hidden() -> None:
+    report: Any = SimpleNamespace(sections=[("Captured stdout", SECRET)], longrepr=None)
+    collector: Any = SimpleNamespace(config=config_of(cluster="auto"))
+    hook: Any = plugin.pytest_make_collect_report(collector)
     next(hook)
     with contextlib.suppress(StopIteration):
         hook.send(report)
@@ -293,6 +304,73 @@ def test_a_probe_is_counted_among_probes_alone(monkeypatch: pytest.MonkeyPatch) 
     plugin.pytest_runtest_setup(probe)
     assert begun == [("GANG", "test_x", 2, None)]
     assert probe.stash[plugin.RECORDER] == "recorder"
+
+
+def test_a_probe_that_ended_is_counted_once_with_its_verdict() -> None:
+    ended: list[str] = []
+    config = config_of(cluster="auto")
+    result = SimpleNamespace(verdict=Verdict.PASS, state="finished")
+    config.stash |= {
+        plugin.RUN: SimpleNamespace(end=lambda *_: result),
+        plugin.terminal.PROGRESS: SimpleNamespace(end=ended.append),
+    }
+    probe = item_of(config, criterion="GANG")
+    recorder = SimpleNamespace(row=SimpleNamespace(required=True))
+    probe.stash |= {plugin.RECORDER: recorder, plugin.VERDICT: None}
+    for when in ("setup", "call", "teardown"):
+        report: Any = SimpleNamespace(
+            when=when, passed=True, skipped=False, duration=1.0, sections=[], longrepr=None
+        )
+        judging: Any = plugin.pytest_runtest_makereport(probe, SimpleNamespace(excinfo=None))  # type: ignore[arg-type]
+        next(judging)
+        with contextlib.suppress(StopIteration):
+            judging.send(report)
+    assert (ended, probe.stash[plugin.VERDICT]) == (["PASS"], Verdict.PASS)
+
+
+def test_a_run_begins_with_what_may_change_its_results_and_what_it_leaves_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printed: list[str] = []
+    run = SimpleNamespace(was_cut_off=False, tier="quick", header=lambda: ["folder    here"])
+    monkeypatch.setattr("probes.session.session.RunSession", lambda settings: run)
+    monkeypatch.setattr("probes.session.ending.Ending", lambda *_: None)
+    monkeypatch.setattr("probes.session.terminal.estimate_run", lambda *_: 0.0)
+    monkeypatch.setattr(plugin, "SIGNALS", SimpleNamespace(release=lambda: None))
+    monkeypatch.setattr(plugin, "_end_options", lambda *_: None)
+    monkeypatch.setattr(plugin, "_loaded", lambda _: ["pytest-cov 7.0"])
+    monkeypatch.setattr(plugin, "_too_old", lambda _: ["GANG needs Ray 2.40"])
+    monkeypatch.setattr(plugin.terminal, "print_header", lambda _, lines: printed.extend(lines))
+    monkeypatch.setattr(plugin.terminal, "start_progress", lambda *_: None)
+    config = config_of(cluster="auto")
+    config.pluginmanager.register = lambda *_: None
+    config.stash[plugin.LEFT_OUT] = 2
+    plugin._open_run(SimpleNamespace(config=config, items=[]), None)  # type: ignore[arg-type]
+    assert printed == [
+        "folder    here",
+        "loaded    pytest-cov 7.0: can change results. `seatrial run` loads none",
+        "versions  GANG needs Ray 2.40",
+        "left out  2 probes of a longer tier than quick, or not in --only",
+    ]
+
+
+@pytest.mark.parametrize(("given", "path"), [("out/junit.xml", "out/junit.xml"), (None, "")])
+def test_the_junit_file_is_written_where_pytest_was_told_to(given: str | None, path: str) -> None:
+    config = config_of()
+    config.option.xmlpath = given
+    assert plugin._take_over_junit(config) == path
+
+
+def test_what_else_pytest_loaded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own modules and our conftest.py are not: they are in every run."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-v")
+    monkeypatch.delenv("PYTEST_PLUGINS", raising=False)
+    files = ["/own/conftest.py", "/lib/_pytest/main.py", str(plugin.ROOT / "conftest.py"), None]
+    config = config_of()
+    config.pluginmanager.get_plugins = lambda: [SimpleNamespace(__file__=file) for file in files]
+    installed = SimpleNamespace(project_name="pytest-cov", version="7.0")
+    config.pluginmanager.list_plugin_distinfo = lambda: [(None, installed)]
+    assert plugin._loaded(config) == ["/own/conftest.py", "PYTEST_ADDOPTS=-v", "pytest-cov 7.0"]
 
 
 @pytest.mark.parametrize(

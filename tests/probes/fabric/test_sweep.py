@@ -73,6 +73,7 @@ class Gang:
     def __init__(self, size: int = 2) -> None:
         self.size = size
         self.limits_s: list[tuple[str, float]] = []
+        self.rails = {"mlx5_0/1": {"gbps": 400.0, "sent": 0}}
         self.places = [SimpleNamespace(node=f"id{rank}") for rank in range(size)]
 
     @property
@@ -92,7 +93,7 @@ class Gang:
         ranks, names = range(self.size), call[0] if function is sweep else ()
         answers: dict[str, list[Any]] = {
             "read_counters": [{"eth0": 0}] * self.size,
-            "read_rails": [{}, {"mlx5_0/1": {"gbps": 400.0, "sent": 0}}][-self.size :],
+            "read_rails": [{}, self.rails][-self.size :],
             "read_interfaces": [{}] * self.size,
             "sweep": [
                 {
@@ -112,6 +113,14 @@ def test_a_node_without_rails_has_no_rate() -> None:
     assert run.ranks == 2
     alone = run_sweep(cast(Any, Gang(1)), {"id0": "n0"}, logs)
     assert (alone.rail_gbps, alone.ranks, alone.note) == ({"n0": 400.0}, 1, "")
+
+
+def test_a_nodes_rate_is_that_of_its_fastest_rail() -> None:
+    """A port for storage may be slower."""
+    gang = Gang()
+    gang.rails["mlx5_1/1"] = {"gbps": 100.0, "sent": 0}
+    run = run_sweep(cast(Any, gang), {"id0": "n0", "id1": "n1"}, cast(Any, None))
+    assert run.rail_gbps == {"n0": 0.0, "n1": 400.0}
 
 
 def test_other_collectives_have_rows_by_their_names() -> None:

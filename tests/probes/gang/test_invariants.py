@@ -60,6 +60,8 @@ def test_actors_that_run_while_their_gang_waits_are_a_part() -> None:
 
 def test_a_gang_that_lost_a_node_is_not_half_placed() -> None:
     assert checks.partial_gangs(sample(0.0, A_1=(1, 2, "RESCHEDULING"))) == {}
+    all_lost = sample(0.0, actors={"A": 1}, A_1=(0, 2, "RESCHEDULING"))  # one actor still ends
+    assert checks.partial_gangs(all_lost) == {}
 
 
 def test_spare_accelerators_are_not_counted() -> None:

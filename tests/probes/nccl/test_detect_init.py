@@ -375,6 +375,7 @@ def test_gdr_0_names_nobody_where_no_edge_tells_who(tmp_path: Path) -> None:
     found = told(tmp_path, job.text().replace("GDR 1", "GDR 0"))
     assert codes(found) == {"FAB-NO-GDR"}
     assert (found.gdr, found.findings[0].suspects) == (False, [])
+    assert found.findings[0].statement.startswith("ranks without connections in the log: RDMA is")
     assert found.findings[0].evidence
     mixed = Job("2.27.5", hosts=3, network=lambda host: "Socket" if host == 1 else "IB")
     found = told(tmp_path, mixed.text().replace("GDR 1", "GDR 0"))

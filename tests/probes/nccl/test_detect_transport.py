@@ -5,6 +5,7 @@ SYNTHETIC: lines written to the documented formats.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,13 @@ def test_sockets_on_loopback_are_found_behind_a_good_bootstrap(tmp_path: Path) -
     assert "NCCL chose docker0, which leads to no other host" in named.statement
 
 
+def test_of_two_interfaces_that_lead_nowhere_the_first_is_named(tmp_path: Path) -> None:
+    text = Job(network=socket, devices=none, interface="docker0", last="graph").text()
+    text = text.replace("Bootstrap: Using docker0", "Bootstrap: Using lo")
+    found = {one.code: one for one in told(tmp_path, text).findings}
+    assert "NCCL chose lo, which leads to no other host" in found["FAB-LOOPBACK"].statement
+
+
 def test_the_first_of_several_variables_that_turn_rdma_off_is_the_one_to_change(
     tmp_path: Path,
 ) -> None:
@@ -57,8 +65,9 @@ def test_a_plugin_that_fails_though_it_is_asked_for_has_each_line_once(tmp_path:
     assert len({*named.evidence}) == len(named.evidence) > 1
 
 
-def test_a_device_that_no_ring_uses_is_counted(tmp_path: Path) -> None:
-    text = Job().text().replace("NET/IB/1", "NET/IB/0")
+@pytest.mark.parametrize("version", ["2.18.6", "2.28.9"])  # the older does not log localRanks
+def test_a_device_that_no_ring_uses_is_counted(tmp_path: Path, version: str) -> None:
+    text = Job(version).text().replace("NET/IB/1", "NET/IB/0")
     (named,) = told(tmp_path, text).findings
     assert named.code == "FAB-PARTIAL-RAILS"
     assert "node0: uses 1 of 2 RDMA devices; node1: uses 1 of 2 RDMA devices" in named.statement
@@ -95,6 +104,28 @@ def test_some_connections_without_gpudirect_are_no_missing_module(tmp_path: Path
     assert finding.statement.startswith("node1: some RDMA is staged through host memory")
     assert "nvidia_peermem" not in finding.remedy
     assert "NCCL_NET_GDR_LEVEL" in finding.remedy
+
+
+def test_without_gpudirect_the_first_reason_of_nccl_is_given(tmp_path: Path) -> None:
+    words = "NET/IB : GPU Direct RDMA Disabled for HCA {0} 'mlx5_{0}'"
+    why = [words.format(number) for number in range(2)]
+    (named,) = told(tmp_path, Job(gdr=False, why=why).text()).findings
+    assert (named.code, named.suspects) == ("FAB-NO-GDR", ["node0", "node1"])
+    assert named.statement.endswith(f"without GPUDirect ({why[0]})")
+
+
+def test_connections_without_gpudirect_of_a_log_without_host_names(tmp_path: Path) -> None:
+    text = re.sub(r"node\d:\d+:\d+ \[\d\] ", "", Job(gdr=False).text())
+    (named,) = told(tmp_path, text).findings
+    assert named.statement.startswith("a host that is not named: RDMA is staged through")
+
+
+@pytest.mark.parametrize("network", ["AWS Libfabric", "OFI"])
+def test_on_efa_host_memory_is_a_note_and_no_finding(tmp_path: Path, network: str) -> None:
+    """The oldest machines with EFA have no GPUDirect."""
+    found = told(tmp_path, Job("2.27.5", gdr=False, network=lambda host: network).text())
+    assert (found.findings, found.exit_code) == ([], 0)
+    assert any("EFA has GPUDirect from p4d on" in note for note in found.notes)
 
 
 EDGE = "node1:50:60 [0] NCCL INFO Channel 00/0 : {} [send] via NET/Socket/0\n"

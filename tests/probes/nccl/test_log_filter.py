@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.nccl.log_files import OMITTED, filter_log
+from probes.nccl.log_files import MAX_LINE, OMITTED, filter_log
 from probes.nccl.report import NcclReport, analyse_files
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, faulty
 
@@ -104,11 +104,25 @@ def test_of_more_than_there_is_room_for_the_beginning_and_the_end_are_there(tmp_
     assert less[0] == sieve(texts[0])
 
 
+def test_a_log_that_just_fits_is_whole() -> None:
+    line = "node0:1:1 [0] NCCL INFO NCCL_P{} set by environment to 1\n"
+    text = "".join(map(line.format, range(8)))
+    assert sieve(text, len(text)) == text.encode()
+    assert sieve(text, len(text) - 2).endswith(OMITTED)
+
+
 def test_a_line_without_an_end_stays_one(tmp_path: Path) -> None:
     job = Job()
     cut = job.of(3)[:-30]
     texts = [job.of(rank).encode() for rank in (0, 1, 2)]
     assert said(told(tmp_path, *texts, sieve(cut))) == said(told(tmp_path, *texts, cut.encode()))
+
+
+def test_a_line_as_long_as_the_longest_that_is_kept_stays_as_it_is() -> None:
+    line = b"node0:1:1 [0] NCCL INFO NCCL_DEBUG_FILE set by environment to /"
+    line = line.ljust(MAX_LINE - 1, b"x")
+    assert sieve(line + b"\n") == line + b"\n"
+    assert len(sieve(b"x" + line + b"\n")) == MAX_LINE + 1, "cut, and its newline set again"
 
 
 def test_a_map_of_a_ring_of_thousands_is_shortened() -> None:

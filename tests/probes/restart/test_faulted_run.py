@@ -131,6 +131,14 @@ def test_what_is_held_up_on_purpose_is_no_training_and_no_cost(voyage):
     assert recovery_costs(held(voyage, "async"), 0).redo == pytest.approx(12.0)
 
 
+def test_a_save_that_is_held_up_after_the_first_new_step_is_no_part_of_the_recovery(voyage):
+    run = held(voyage)
+    run.scenario.changes["stall"] = "commit:rank=0:seconds=8:from=8:to=10"
+    run.journals[1].append({"event": "saving", "step": 10, "t": 126.0})
+    assert run.step_seconds(1)[10][1] == 8.0
+    assert recovery_seconds(run) == recovery_seconds(held(voyage))
+
+
 def test_what_a_save_that_was_held_took_is_not_told(voyage):
     saves = [{"step": 8, "bytes": 4, "seconds": 8.5}, {"step": 10, "bytes": 4, "seconds": 0.5}]
     spans = [

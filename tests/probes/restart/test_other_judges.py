@@ -114,6 +114,11 @@ def give_up(runs: list[FaultedRun]) -> None:
     runs[0].error = "no rank came back"
 
 
+def lose_nine(journals: list[list[dict[str, Any]]]) -> None:
+    journals[0].extend(steps(8, 9))
+    journals[1][0]["start_step"] = 0
+
+
 KILLS: dict[str, tuple[Change, set[str], set[str]]] = {
     "one more attempt than kills": (
         *(lambda runs: runs[1].attempts.insert(0, runs[1].attempts[0]), {"unexplained_failures"}),
@@ -126,6 +131,10 @@ KILLS: dict[str, tuple[Change, set[str], set[str]]] = {
     ),
     "five steps were lost": (
         *(lambda runs: runs[0].journals[1].extend(steps(8, 9)), {"steps_lost"}),
+        {"RESTART-STEPS-LOST"},
+    ),
+    "nine steps were lost by a run that saves in the background": (
+        *(lambda runs: lose_nine(runs[1].journals), {"steps_lost"}),
         {"RESTART-STEPS-LOST"},
     ),
     "one bit of one step": (
@@ -143,6 +152,11 @@ KILLS: dict[str, tuple[Change, set[str], set[str]]] = {
 def test_what_random_kills_must_not_do(name: str) -> None:
     change, fails, codes = KILLS[name]
     assert failed(judge_runs(change)) == (fails, codes)
+
+
+@pytest.mark.parametrize(("seconds", "fails"), [(240.0, set()), (241.0, {"kills"})])
+def test_four_kills_are_enough_for_four_minutes(seconds: float, fails: set[str]) -> None:
+    assert failed(judge_runs(lambda runs: None, seconds)) == (fails, set())
 
 
 def test_of_runs_that_gave_up_the_first_reason_is_given() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from probes.check.recorder import Recorder
 from probes.restart.faulted_run import SAVE_EVERY, FaultedRun
 from probes.restart.reference_run import NEWEST
 from reports.measurement import Verdict
@@ -281,8 +282,12 @@ def test_what_other_rings_cannot_explain_is_unequal(
     assert "RESTART-UNEQUAL" in {one.code for one in played.result.findings}
 
 
-def test_rings_that_nccl_did_not_tell_may_have_been_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    played = play(KILLED, monkeypatch, on_gpus(lambda when: None, 1e-9))
+@pytest.mark.parametrize("untold", [("before", "after"), ("before",), ("after",)])
+def test_rings_that_nccl_did_not_tell_may_have_been_any(
+    monkeypatch: pytest.MonkeyPatch, untold: tuple[str, ...]
+) -> None:
+    rings = lambda when: None if when in untold else ["0: 3 -> 0 -> 1"]  # noqa: E731
+    played = play(KILLED, monkeypatch, on_gpus(rings, 1e-9))
     assert played.result.problems() == []
     (said,) = [text for text in played.covered if "rings" in text]
     assert said.startswith("NCCL did not log the rings of rank 0, so losses")
@@ -338,3 +343,12 @@ def test_a_control_that_sees_nothing_takes_the_pass_away(
 def test_the_scenario_is_the_one_that_loses_most() -> None:
     """What is near to a fault rests on it: a save each four steps, and a kill before the next."""
     assert (SAVE_EVERY, NEWEST) == (4, 8)
+
+
+def test_the_loss_curve_marks_the_first_of_two_kills(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(Recorder, "series", lambda _, name, data: drawn.update({name: data}))
+    play(KILLED, monkeypatch)
+    curve = drawn["loss"]
+    assert (curve["killed_at"], curve["resumed_from"]) == (6, 4)  # the second: in the save of 8
+    assert len(curve["resumed"]) > len(curve["reference"])

@@ -16,7 +16,7 @@ from reports.acceptance import (
     with_problems,
 )
 from reports.measurement import Limit, Measurement, Verdict
-from reports.page.decision import build_lead, choose_next_step
+from reports.page.decision import _name_some, build_lead, choose_next_step
 from reports.page.render import render
 from reports.page.sections import (
     ControlCounts,
@@ -387,6 +387,18 @@ def test_the_worst_fact_stands_once_before_the_table() -> None:
 )
 def test_the_first_line_tells_why(name: str, why: str) -> None:
     assert build_lead(summary(name)).why == why
+
+
+@pytest.mark.parametrize(
+    ("criteria", "words"),
+    [
+        (["GANG"], "GANG is"),
+        (["GANG", "HOSTS", "LAUNCH"], "GANG, HOSTS and LAUNCH are"),
+        (["FABRIC", "GANG", "HOSTS", "LAUNCH"], "4 criteria are"),
+    ],
+)
+def test_up_to_three_criteria_are_named_in_the_first_line(criteria: list[str], words: str) -> None:
+    assert _name_some(criteria) == words
 
 
 def test_a_part_of_the_cluster_that_was_measured_is_named_first() -> None:

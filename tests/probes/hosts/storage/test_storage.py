@@ -10,8 +10,16 @@ from unittest.mock import patch
 import pytest
 
 from probes.hosts import storage_round
-from probes.hosts.storage_round import StorageRound
-from probes.hosts.storage_work import CHUNK, Size
+from probes.hosts.storage_round import (
+    APPENDED,
+    CREATED,
+    Race,
+    StorageRound,
+    append_lines,
+    count_traces,
+    create_files,
+)
+from probes.hosts.storage_work import CHUNK, Place, Size
 from reports.measurement import Limit, Verdict
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_storage import (
@@ -117,6 +125,16 @@ def test_a_node_reads_the_shards_of_others_as_long_as_they_are(cluster: Simulate
         storage.written = {"id0": CHUNK, "id1": CHUNK}  # they were cut short
         assert storage.plan_work("read", "id0", size).shard_bytes == CHUNK
         assert storage.plan_work("write", "id0", size).shard_bytes == 2 * CHUNK
+
+
+def test_others_read_as_much_as_each_node_wrote(cluster: SimulatedStorage) -> None:
+    size = Size(2 * CHUNK, 32, 5)
+    with StorageRound.start(cluster, SHARED) as storage:
+        storage.sharing = storage.members
+        storage.work("write", storage.members, size)
+        assert storage.written == dict.fromkeys(storage.members, 2 * CHUNK)
+        storage.work("read", storage.members, dataclasses.replace(size, shard_bytes=CHUNK))
+        assert storage.plan_work("read", "id0", size).shard_bytes == 2 * CHUNK
 
 
 def test_a_node_with_a_folder_of_its_own_is_named_once(cluster: SimulatedStorage) -> None:
@@ -244,6 +262,34 @@ def test_what_nodes_did_is_kept_as_evidence(cluster: SimulatedStorage) -> None:
 
 
 # Files that several nodes use.
+
+
+def race_of(folder: Path, careful: bool = True) -> Race:
+    """Let one node race alone."""
+    race = Race(Place(str(folder), "token", "id0"), (), "id0", careful=careful)
+    race.place.folder.mkdir()
+    return race
+
+
+def test_what_nodes_create_at_once_is_for_their_user_alone(tmp_path: Path) -> None:
+    race = race_of(tmp_path)
+    assert create_files(race)["mine"] == [*range(CREATED)]
+    assert {file.stat().st_mode & 0o777 for file in race.place.folder.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize(("careful", "left"), [(True, APPENDED), (False, 1)])
+def test_a_careless_node_loses_lines_even_where_no_other_appends(
+    tmp_path: Path, careful: bool, left: int
+) -> None:
+    race = race_of(tmp_path, careful)
+    assert append_lines(race) == {"lines": APPENDED}
+    assert count_traces(race)["lines"] == left
+
+
+def test_lines_that_ran_into_each_other_are_lost(tmp_path: Path) -> None:
+    race = race_of(tmp_path)
+    race.path("lines").write_text("id0 1\nid0 1\nid1 1id0 2\nid1\nid0 \x00\n\nid1 2\n")
+    assert count_traces(race)["lines"] == 2
 
 
 def careless(name: str, value: Any) -> Any:

@@ -14,6 +14,25 @@ CUT_STARTS = {
         "it gathered from all ranks, so none is missing",
         "lines of 1 of 16 ranks",
     ),
+    "one rank of a process with two GPUs": Case(
+        info(*BEGIN, start(3, 8), device=1) + info("Setting affinity for GPU 2 to ff", device=2),
+        set(),
+        "the other GPU is of a rank too, whose number is not in the piece",
+        f"{PIECE}: it has the rank number of only one of 8 ranks",
+    ),
+    "one rank past the all-gather, and one before it": Case(
+        info(*BEGIN, start(0, 16), size_line(0, 16, 2))
+        + info(*BEGIN, start(1, 16), pid=4002, device=1),
+        set(),
+        "what one of them gathered came from all ranks",
+        f"{PIECE}: it has the lines of 2 of 16 ranks",
+    ),
+    "a rank of which only the number is there": Case(
+        info("comm 0x55 rank 0 nranks 2", pid=50) + info(*BEGIN, start(1, 2), pid=51, device=1),
+        set(),
+        "none of its processes is unknown",
+        "the lines of rank 0 on gpu01 end at the step",
+    ),
     "all ranks end at one early line": Case(
         info(*BEGIN, start(0, 2), size_line(0, 2, 2))
         + info(*BEGIN, start(1, 2), size_line(1, 2, 2), host="gpu02", pid=77),

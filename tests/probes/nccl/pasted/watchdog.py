@@ -196,6 +196,13 @@ WATCHDOG = {
         "NCCL-ERROR: rank 0 waits in SEND #3 (9000 elements), rank 1 waits in RECV #8 (9000 elements); "
         "the job reports",
     ),
+    "a send and an all-reduce": Case(
+        caught(0, 3, op="SEND") + caught(1, 8),
+        {"NCCL-ERROR"},
+        "the number of a send says nothing of an all-reduce",
+        "NCCL-ERROR: rank 0 waits in SEND #3 (9000 elements), rank 1 waits in ALLREDUCE #8 (9000 "
+        "elements); the job reports",
+    ),
     "sizes that may differ": Case(
         caught(0, 3, 100, op="ALLTOALL_BASE") + caught(1, 3, 300, op="ALLTOALL_BASE"),
         {"NCCL-ERROR"},
