@@ -184,6 +184,8 @@ class Worker:
         keep_warm(self.graph, "", self._names_of(tests))
         for path, lines in read_report(report).items():
             self._imported.setdefault(path, {}).update({line: [] for line in lines})
+        report.touch()
+        report.chmod(0o666)  # tests become other users, whatever the umask
         started, times = time.monotonic(), self.copy / TIMES
         passed = self.run_tests(arguments, 600, times) == "survived"
         seconds, runs = time.monotonic() - started, read_report(report)
