@@ -378,7 +378,7 @@ D2H_GBS = Check(
 # Orders to Ray run code on its nodes.
 WRONG_ENDPOINTS = none_of(
     "wrong_entrances", "endpoints",
-    "with token authentication each endpoint requires the token; without it none does",
+    "if Ray uses tokens, each endpoint requires the token; otherwise none does",
     depends=("authentication",),
     failing="Ray's endpoints ({subject}) do not use the expected authentication: {value}",
 )
@@ -514,7 +514,7 @@ CRITERION = CriterionRow(
     "ports and shared storage are fit for jobs; each GPU computes correctly and at full speed",
     where="one worker on each node, and one for each GPU",
     needs=(
-        "permission of workers to read NVML; root is not needed",
+        "permission of workers to read NVML, but not root",
         "the contract's shared folder, which each node may write",
     ),
     headlines={NODES: "{value} answer"}, proven=", as ordered, healthy and identical",

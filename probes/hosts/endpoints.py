@@ -60,7 +60,7 @@ def find_mode(asked: Sequence[Asked], agreed: str | None) -> tuple[str, str]:
     if REFUSED in answers:
         return TOKEN, f"the {kind} requires a token"
     if os.environ.get("RAY_AUTH_MODE", "").lower() == TOKEN:
-        return TOKEN, "RAY_AUTH_MODE is token where seatrial runs"
+        return TOKEN, "RAY_AUTH_MODE is token on the host that runs seatrial"
     return (OFF, f"the {kind} requires no token") if TAKEN in answers else ("", "")
 
 

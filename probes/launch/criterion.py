@@ -85,8 +85,8 @@ FACTS_MISSING_FROM_ERROR = none_of(
 )
 TIME_TO_STOP = default_check(
     "time_to_stop", "s", "a user who stops a job expects its accelerators back at once", high=15,
-    no_control="the time ends when the job has no process and no accelerator, and both counts "
-    "have a self-test", failing="a stopped job keeps processes or accelerators for {value}",
+    no_control="it is only the time until `left_processes` and `held_accelerators` are 0, which have "
+    "self-tests", failing="a stopped job keeps processes or accelerators for {value}",
 )
 LEFT_PROCESSES = none_of(
     "left_processes", "processes", "a job that has ended must leave no process on any node",

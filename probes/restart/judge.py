@@ -171,9 +171,8 @@ def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -
             f"{reordered}, so losses may differ by {tolerance:.2g} nats: half of the smallest "
             "difference that a planted error caused"
         )
-    lives = len(run.journals) - 1
     # A step that differs before any restore was not changed by the restart.
-    unrestored = lives and reference.compare_attempts(run, expected[victim], 1).unequal
+    unrestored = reference.compare_attempts(run, expected[victim], 1).unequal
     code = "RESTART-NONDETERMINISTIC" if unrestored and not reordered else "RESTART-UNEQUAL"
     report_unequal(found, original, run.results, measure, code, bool(reordered))
     judge_losses(run.results, measure)

@@ -58,7 +58,7 @@ class ClockSteps:
             step = (now - before).total_seconds() - (elapsed - since)
             if abs(step) > STEP_S + DRIFT * abs(elapsed - since) and len(self.steps) < MAX_STEPS:
                 self.steps.append(
-                    f"clock of seatrial's machine at {utc_time(now)}: set "
+                    f"clock of the host that runs seatrial at {utc_time(now)}: set "
                     f"{'forward' if step > 0 else 'back'} by {abs(step):.0f} s. Expected: at most "
                     f"{STEP_S:g} s (times of events are compared with logs of the cluster)"
                 )

@@ -50,8 +50,9 @@ are 16 GPU hours. `--only` runs a part, which accepts nothing.
 | to write the contract's `shared` folder | workers | RESTART, SCALING and HOSTS |
 | to use all TCP and UDP ports above 1024 between nodes | all nodes | Ray and jobs of ranks: the kernel chooses [their ports](security.md#ports) |
 
-Workers do not need root; in a container, RDMA may need it (`IPC_LOCK`). No account and no setting of a node is changed, no
-link is shaped and no disk is filled.
+Workers do not need root; in a container, RDMA may need it (`IPC_LOCK`). No
+existing account and no setting of a node is changed, no link is shaped and no disk is filled. As root, LAUNCH creates one user
+on the host that runs seatrial, and removes it.
 
 ## What another job feels
 

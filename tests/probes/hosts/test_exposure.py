@@ -212,7 +212,7 @@ def test_a_driver_that_insists_on_tokens_is_believed(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     result = run(SimulatedEndpoints())
     assert verdicts(result)["wrong_entrances GCS"] is Verdict.FAIL
-    assert "RAY_AUTH_MODE is token where seatrial runs" in result.coverage
+    assert "RAY_AUTH_MODE is token on the host that runs seatrial" in result.coverage
 
 
 @pytest.mark.parametrize(

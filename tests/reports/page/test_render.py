@@ -173,7 +173,7 @@ def test_a_partial_run_is_said_everywhere() -> None:
 
 def test_what_was_not_tested_is_said() -> None:
     assert "the run left this test out" in page("not-run")
-    assert "pyarrow is not installed where seatrial runs. " in page("skipped")
+    assert "pyarrow is not installed on the host that runs seatrial. " in page("skipped")
     assert "not provable here" in page("healthy-lab")
     assert "NOT FOUND" in page("control-missed")
     assert "the run was stopped before its end" in page("killed-run")
