@@ -93,8 +93,8 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         running = run.ask("A", need)
         if workplace is None:
             raise NoRoom(
-                "the host that runs seatrial cannot write into the folder of `shared` in the contract. "
-                "Correct the mount there, and test again"
+                "the host that runs seatrial cannot write into the folder of `shared` in the "
+                "contract. Correct the mount there, and test again"
             )
         if run.wait_placed(running) is None:
             raise NoRoom(

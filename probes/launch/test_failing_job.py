@@ -211,7 +211,7 @@ def test_a_stopped_job_leaves_nothing(cluster, terms, measure):
         measure.progress("launch: the same commands again")
         again = path.follow()
     keep_transcript(said, measure, "stopped", "output of a job that its user stopped")
-    keep_transcript(again, measure, "again", "the same commands after the stop")
+    keep_transcript(again, measure, "again", "output of the same commands, typed again")
     unreached = f"the job did not reach step {BUSY_STEP}: it ended, or took over {FIRST_STEP_S:g} s"
     unable = "" if trained else unreached
     fault = "a job that still runs is judged as if it had been stopped"

@@ -370,7 +370,7 @@ def time_unsent_step(rig: LadderRig, rungs: Sequence[Rung], config: TrainConfig)
         return
     rig.measure.note("without_communication", breakdown.mean_seconds(silent), "s", on=on)
     text = compare_compute(silent, rungs[0].median_node())
-    rig.measure.covered(f"a step that is sharded as on {on}, {text}")
+    rig.measure.covered(f"sharded as on {on}, and without its communication, {text}")
 
 
 def compare_compute(silent: RankSteps, alone: RankSteps) -> str:
@@ -379,10 +379,10 @@ def compare_compute(silent: RankSteps, alone: RankSteps) -> str:
     mean, base = map(statistics.fmean, series)
     noise = math.hypot(*map(standard_error, series))
     excess, margin = mean - base, noise_limit(noise, len(series[0]))
-    text = f"but sends nothing, computes for {mean:.3f} s. On one node: {base:.3f} s"
+    text = f"a step computes for {mean:.3f} s, and for {base:.3f} s on one node"
     if abs(excess) <= margin:
-        return f"{text} (the same within the noise of {margin:.3f} s)"
-    return f"{text} ({excess:+.3f} s are unexplained)"
+        return f"{text}: the same within the noise of {margin:.3f} s"
+    return f"{text}: {excess:+.3f} s are unexplained"
 
 
 def compute_seconds(ranks: RankSteps) -> list[float]:

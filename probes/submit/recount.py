@@ -111,8 +111,9 @@ class Recount:
             yield "no contract was agreed: the limits were derived from the cluster"
         required = {one["id"] for one in facts["criteria"] if one.get("required", True)}
         compared = {name.partition(".")[0] for name in facts.get("baseline", ())}
-        if compared & required and self._run.get("baseline_problem", "not compared"):
-            yield f"no earlier run to compare: {self._run.get('baseline_problem', 'not compared')}"
+        problem = self._run.get("baseline_problem", "no reason is given")
+        if compared & required and problem:
+            yield f"not compared with an earlier run: {problem}"
         for one in facts["criteria"]:
             if one["id"] not in required and NOT_PROVABLE not in _table(contract, one["id"]):
                 yield f"{one['id']} was not required in the run, but the contract requires it"

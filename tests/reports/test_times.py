@@ -39,8 +39,8 @@ def test_a_step_is_more_than_5_s(after: float, says: str) -> None:
     assert [says in one for one in found] == [True] * bool(says)
     if says:
         assert found == [
-            f"clock of the host that runs seatrial at {at(after)}: set {says}. Expected: at most 5 s "
-            "(times of events are compared with logs of the cluster)"
+            f"clock of the host that runs seatrial at {at(after)}: set {says}. Expected: at most "
+            "5 s (times of events are compared with logs of the cluster)"
         ]
 
 

@@ -312,8 +312,16 @@ def test_a_run_that_came_back_after_its_last_step_proves_nothing(voyage, first, 
     assert (told.values["unequal_steps"], told.codes) == (unequal, [])
 
 
-def test_what_is_unequal_before_any_restart_is_not_the_restarts_fault(voyage):
-    judge = equality(voyage, 5)
+@pytest.mark.parametrize("restarted", [True, False])
+def test_what_is_unequal_before_any_restart_is_not_the_restarts_fault(voyage, restarted):
+    """Nor in a run that no fault reached: it restored nothing."""
+    judge = equality(voyage, 5 if restarted else 1)
+    steps = voyage.results[0]["steps"]
+    if not restarted:
+        voyage.journals = voyage.journals[:1]
+        voyage.results = [
+            {**voyage.results[0], "steps": [*steps[:2], {**steps[2], "loss_hex": "0x2"}]}
+        ]
     voyage.journals[0][2]["loss_hex"] = "0x2"
     assert judge().codes == ["RESTART-NONDETERMINISTIC"]
 

@@ -127,7 +127,7 @@ EDITS: dict[str, tuple[Callable[[Events], Any], str]] = {
     "nothing required": (not_required, "was not required in the run, but the contract requires it"),
     "no contract agreed": (
         lambda lines: lines[0]["data"]["contract"].update(agreed=False), "no contract was agreed"),
-    "not compared": (add_baseline, "no earlier run to compare: not compared"),
+    "not compared": (add_baseline, "not compared with an earlier run: no reason is given"),
 }  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def test_what_keeps_a_run_from_acceptance_is_said(name: str, tmp_path: Path) -> 
 def test_a_run_that_was_compared_with_an_earlier_one_is_accepted(tmp_path: Path) -> None:
     contract = parse(load("lab").text + b'\n[baseline]\nbusbw = "5 %"\n', "lab.toml")
     first = write_sound_run(tmp_path / "first", contract=contract)
-    assert "no earlier run" in reasons(first, CONTRACT)[0]
+    assert "not compared with an earlier run" in reasons(first, CONTRACT)[0]
     second = write_sound_run(tmp_path / "second", contract=contract, baseline=first)
     assert (load_summary(second).exit_code, reasons(second, CONTRACT)) == (0, [])
 

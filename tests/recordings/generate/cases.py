@@ -409,7 +409,10 @@ def not_a_number(fabric: ProbeResult) -> list[Measurement]:
 
 def skipped(run: RunRecord) -> RunRecord:
     """GANG queues work with Ray's data package, and was skipped without it."""
-    why = "pyarrow is not installed on the host that runs seatrial. Install it there: pip install 'ray[train]'"
+    why = (
+        "pyarrow is not installed on the host that runs seatrial. Install it there: "
+        "pip install 'ray[train]'"
+    )
     return replaced(
         run,
         "GANG",
