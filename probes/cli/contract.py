@@ -307,9 +307,7 @@ class Interview:
                 raise UsageError(f"--set {key}: {error}") from None
         if self.keep:
             if kept == "" and needed:
-                raise UsageError(
-                    f"--yes: the question `{key}` has no proposed answer. Add {_option(key)}"
-                )
+                raise UsageError(f"--yes: `{key}` has no proposed answer. Add {_option(key)}")
             return None if kept == "" else kept
         place = f"{len(self.keys)}/{max(self.count, len(self.keys))} " if self.count else ""
         try:

@@ -275,7 +275,7 @@ def test_a_script_agrees_other_limits_with_their_reason(tmp_path: Path) -> None:
     ("words", "says"),
     [
         ([], "no answer to `Which hardware?`, and no terminal to ask: give --template NAME, or"),
-        (["--yes"], "--yes: the question `template` has no proposed answer. Add --template NAME"),
+        (["--yes"], "--yes: `template` has no proposed answer. Add --template NAME"),
         (["--template", "h100-ndr400", "--yes"], "`name` has no proposed answer. Add --set name="),
         (["--template", "h100-ndr400", "--set", "name=a"], "to ask: give --set tier=..., or"),
         (["--set", "name"], "--set: expected KEY=ANSWER, each KEY once, found 'name'"),
