@@ -453,7 +453,7 @@ def _count_members(line: Mapping[str, str]) -> int:
     """Count the ranks of a group by what a rank gives to a call, and gets; 0 if it shows none."""
     ends = [int(line.get(end) or 0) for end in ("size", "out")]
     few, many = ends if "GATHER" in line.get("op", "") else reversed(ends)
-    whole = line.get("op") in SHARED_OUT and few > 0 and many % few == 0
+    whole = line.get("op") in SHARED_OUT and 0 < few < many and many % few == 0
     return many // few if whole else 0
 
 

@@ -184,7 +184,7 @@ def near(name: str, tape: Any, change: Change, *measures: str) -> Any:
 NEAR = [
     near("as sound as it was", KILLED, lambda _: None, "outcome", "attempts", "resumed_from"),
     near("all steps since the save are lost", KILLED, lambda _: None, "steps_lost"),
-    near("it came back after 50 s", KILLED, later(44), "recovery_time"),
+    near("it came back after 50 s", KILLED, later(36), "recovery_time"),
     near(
         *("other times, the same numbers", KILLED),
         run(lambda one: [step.update(seconds=9.0) for step in one.results[0]["steps"]]),

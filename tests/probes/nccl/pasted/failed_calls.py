@@ -236,7 +236,7 @@ FAILED_CALLS = {
         "[rank0]: Some NCCL operations have failed or timed out.\n",
         {"NCCL-ERROR"},
         "the second sentence only follows",
-        "Find the rank that did not join the collective",
+        "Find out whether a rank did not join the collective",
     ),
     "wrong results behind a prefix": Case(
         STARTED + "[1,0]<stdout>:# Out of bounds values : 12 FAILED\n",
@@ -267,7 +267,7 @@ FAILED_CALLS = {
         "[rank5]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9141)\n",
         {"NCCL-ERROR"},
         "no error came first: a rank did not join",
-        "Find the rank that did not join the collective",
+        "Find out whether a rank did not join the collective",
     ),
     "the version that torch gives": Case(
         "torch.distributed.DistBackendError: NCCL error in: /src/ProcessGroupNCCL.cpp:3763, remote "

@@ -86,7 +86,7 @@ STORES = {
         "operation to complete\n",
         {"NCCL-ERROR"},
         "a rank did not come to it",
-        "Find the rank that did not join",
+        "Find out whether a rank did not join",
     ),
     "gloo on Docker's bridge": Case(
         PAIR + "connect [172.17.0.2]:13195: Connection refused\n",

@@ -115,14 +115,14 @@ WATCHDOG = {
         "the entire process down.\n",
         {"NCCL-ERROR"},
         "the timeout itself is not in the piece",
-        "Find the rank that did not join",
+        "Find out whether a rank did not join",
     ),
     "a signal to write the flight recorder": Case(
         "[rank3]:[E ProcessGroupNCCL.cpp:1922] [PG ID 0 PG GUID 0(default_pg) Rank 3] Observed flight "
         "recorder dump signal from another rank via TCPStore.\n",
         {"NCCL-ERROR"},
         "another rank timed out",
-        "Find the rank that did not join",
+        "Find out whether a rank did not join",
     ),
     "a watchdog that ended by something else": Case(
         "[PG 0 Rank 3] Process group watchdog thread terminated with exception: std::bad_alloc\n",
