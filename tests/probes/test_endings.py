@@ -482,7 +482,7 @@ def test_the_third_signal_leaves_a_terminal_that_is_stopped(stage: Stage, progra
     assert ended.is_whole
 
 
-# Until the log's last page has room for the few events of a test's end: a full disk has no page more.
+# Until the log's last page has room for the events of a test's end: a full disk has no other page.
 ROOM = (
     "[measure.note(f'p{{i}}', i) for i in range(40)"
     " if os.path.getsize('{}/run/events.jsonl') % 4096 > 1500]"
