@@ -147,17 +147,22 @@ def pin_order() -> list[str]:
 
 
 @cache
+def _make_log() -> int | None:
+    if any(os.environ.get(name) for name in LOG_VARIABLES):
+        return None
+    return os.memfd_create("nccl-log")
+
+
 def open_log() -> int | None:
     """Open a log of NCCL in memory and return its descriptor; a file would outlive a killed rank.
 
     Returns None if the operator has set where NCCL logs. NCCL opens its log once, so it is the same
-    for all runs of a process.
+    for all runs of a process. It may do so only in a later run: the variables are set in each.
     """
-    if any(os.environ.get(name) for name in LOG_VARIABLES):
-        return None
-    log = os.memfd_create("nccl-log")
-    values = ("INFO", "GRAPH", f"/proc/self/fd/{log}")
-    os.environ.update(zip(LOG_VARIABLES, values, strict=True))
+    log = _make_log()
+    if log is not None:
+        values = ("INFO", "GRAPH", f"/proc/self/fd/{log}")
+        os.environ.update(zip(LOG_VARIABLES, values, strict=True))
     return log
 
 

@@ -74,7 +74,7 @@ WORDS = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
 JOINT = " \\"  # a shell reads on in the next line
 ON_NODE = re.compile(r"(?:rank|process) \S+ on (\S+)$")  # a suspect that names its node
 # Suspects of other kinds: devices of RDMA are no nodes either.
-NO_NODE = re.compile(r"(?:rank|process|job|gang) |mlx|the |a node that |Ray's head$")
+NO_NODE = re.compile(r"(?:rank|process|job|gang) |task:|mlx|the |a node that |Ray's head$")
 MAX_SHOWN = 80  # letters of a name in a text: longer names hide the rest of the sentence
 MAX_LISTED = 4  # nodes named in one order
 

@@ -91,7 +91,7 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     yield "tier", loaded.tier
     nodes = quantity(terms.nodes, "nodes") if terms.nodes else "any number of nodes"
     gpus = "any number of" if terms.gpus_per_node is None else f"{terms.gpus_per_node} x"
-    model = terms.gpu_model or "GPU (any model)"
+    model = terms.gpu_model or "GPUs (any model)"
     yield "ordered", f"{nodes}, {gpus} {model if isinstance(model, str) else ' or '.join(model)}"
     rate = f", {terms.rail_count} x {terms.line_rate_gbps or 0:g} Gbit/s per node"
     rate *= bool(terms.line_rate_gbps)

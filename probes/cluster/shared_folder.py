@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from probes.cluster.node_facts import OWN_HOST
+
 # Longest time (s) that a file outlives its driver: three calls of up to 90 s each need it.
 FILE_SECONDS = 300
 # Removes the file or folder $1 after $2 s, and ends when it is gone.  It is a grandchild, because
@@ -63,8 +65,7 @@ def find_blind_nodes(
 def find_folder_problem(cluster: Any, folder: Path) -> tuple[str, list[str]]:
     """Find why `folder` is not shared by all nodes ("": it is), and the nodes without it."""
     if not folder.is_absolute():
-        blind = [node["name"] for node in cluster.nodes]
-        return "the host that runs seatrial cannot write to a folder that all nodes share", blind
+        return f"{OWN_HOST} cannot write to a folder that all nodes share", [OWN_HOST]
     try:
         blind = find_blind_nodes(cluster, str(folder))
     except FolderUnknown as unknown:

@@ -25,7 +25,6 @@ from scaling.collectives.operations import OPERATIONS
 
 START_SECONDS = 90.0  # NCCL tries for 60 s to connect, and then reports what failed
 SWEEP_SECONDS = 60.0  # a sweep takes some 10 s
-SWEEP_CALL_S = 0.15  # a sweep ends with the size at which one call takes longer; no GPU's call does
 CHECK_SIZE = 1 << 20  # bytes: the size at which the other collectives and the control run
 # The bytes of one ring through all ranks are known, and counters are compared with them.  A tree
 # over two nodes moves less per port, and shows more than the line rate.  NVLink between hosts
@@ -209,7 +208,7 @@ def run_sweep(
     """
     before, ports = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
     wait = sweep_seconds(gang.size)
-    call = ("all_reduce",), SWEEP_CALL_S, 0.25, only, None, LinkReader
+    call = ("all_reduce",), None, 0.25, only, None, LinkReader
     data = gang.run(collectives.sweep, *call, timeout=wait, environment=environment)
     after, ports_after = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
     nodes = [node_names[place.node] for place in gang.places]

@@ -197,8 +197,8 @@ def other_errors(log: Log) -> Iterator[Finding]:
 
 def _follow_up(log: Log, hits: list[MatchedMessage]) -> Iterator[Finding]:
     """Report an error that began at another rank, or on the way to it."""
-    if failed := log.hits["proxy-failed"]:  # of a process, its own other threads are no peers
-        hits = [hit for hit in hits if not _is_own_proxy(log, hit)] or failed
+    if any(_is_own_proxy(log, hit) for hit in hits):  # no peer is known to be the first
+        hits = log.hits["proxy-failed"]
     peers, hosts = named_peers(log, hits), hosts_of(hits)
     where = f"at {join_names(peers)}" if peers else "earlier, on this host or at another rank"
     what = f"a thread of NCCL failed: the error began {where}"
@@ -213,8 +213,13 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> Iterator[Finding]:
 
 
 def _is_own_proxy(log: Log, hit: MatchedMessage) -> bool:
-    """Return whether the peer that a message names is on the host that wrote it."""
-    return _peer_host(log, hit.detail).partition(".")[0] == hit.host.name.partition(".")[0] != ""
+    """Return whether the peer that a message names may be a thread of the process that wrote it.
+
+    The peer is on its host, and a thread of the process failed.
+    """
+    peer, host = (text.partition(".")[0] for text in (_peer_host(log, hit.detail), hit.host.name))
+    failed = {one.rank.writer[:2] for one in log.hits["proxy-failed"]}
+    return peer == host != "" and hit.rank.writer[:2] in failed
 
 
 def _silent_connections(log: Log) -> list[MatchedMessage]:
@@ -281,14 +286,18 @@ def torch_errors(log: Log) -> Iterator[Finding]:
     numbers = re.findall(r"\d+", " ".join(one.groups["behind"] for one in behind))
     suspects = [f"rank {number}" for number in dict.fromkeys(numbers)]
     errors, texts = read_remedies().errors, read_remedies().texts
-    advised = (one.row.advice or errors.get(one.row.kind, "") for one in reports)
+    endless = [one for one in reports if one.row.role in ENDLESS]
+    advised = [
+        one.row.advice or errors.get(one.row.kind, "") for one in reports if one not in endless
+    ]
     remedy = next(filter(None, advised), "")
     if compared := compare_calls(log.reported("work"), log.world_size):
         message = f"{compared.statement}; {message}"
         suspects = suspects or compared.suspects
         remedy = remedy or texts[compared.advice]
-    if any(one.row.role in ENDLESS for one in reports):
-        remedy = texts["desync"] if numbers else remedy or texts["timeout"]
+    if endless:
+        stuck = next((one.row.advice for one in endless if one.row.advice), texts["timeout"])
+        remedy = texts["desync"] if numbers else remedy or stuck
     yield one_finding("NCCL-ERROR", message, suspects, places_of(shown), remedy)
 
 
@@ -304,9 +313,14 @@ def _texts_with_ranks(reports: Iterable[Reported]) -> list[str]:
     ]
 
 
-def reported_causes(log: Log) -> Iterator[Finding]:
+def ended_processes(log: Log) -> Iterator[Finding]:
+    """Find what ended a process of the job, where the log does not show that the job went on."""
+    return reported_causes(log, ends=True) if not log.is_complete else iter(())
+
+
+def reported_causes(log: Log, ends: bool = False) -> Iterator[Finding]:
     """Find what a line of another program explains by itself: one finding of each row."""
-    found = fatal(log, "cause")
+    found = [one for one in fatal(log, "cause") if one.row.ends == ends]
     for first in first_rows(found):
         alike = [one for one in found if one.row is first.row]
         ranks = dict.fromkeys(f"rank {one.rank}" for one in alike if one.rank)
@@ -386,15 +400,18 @@ def _by_group(reports: Iterable[Reported]) -> dict[str, GroupLines]:
     for rank, one in numbered:
         name = _name_group(one) or names.get((rank, one.groups.get("seq")), "")
         found[name][rank].append(one.groups)
+    return _join_unnamed(found)
+
+
+def _join_unnamed(found: dict[str, GroupLines]) -> dict[str, GroupLines]:
+    """Give a line without a group to the one group that has its call, if any, and not its rank."""
+    members = {name: {*ranks} for name, ranks in found.items() if name}
+    calls = {name: {*chain(*map(_list_calls, found[name].values()))} for name in members}
     for rank, lines in found.pop("", {}).items():
-        # So has the line of a rank that wrote no next line, if one group alone has its call.
-        own = {call for call in _list_calls(lines) if call.operation}
-        homes = [
-            name
-            for name, ranks in found.items()
-            if name and rank not in ranks and own & {*chain(*map(_list_calls, ranks.values()))}
-        ]
-        found[homes[0] if len(homes) == 1 else ""][rank] += lines
+        for line in lines:
+            own = {call for call in _list_calls([line]) if call.operation}
+            homes = [name for name in calls if rank not in members[name] and own & calls[name]]
+            found[homes[0] if len(homes) == 1 else ""][rank].append(line)
     return found
 
 
@@ -440,7 +457,8 @@ def _compare_group(name: str, ranks: GroupLines, size: int) -> CallComparison | 
         suffix = "" if name else ", if these lines are of one process group"
         statement += f": {', or '.join(verdicts)}{suffix}"
         return CallComparison(statement, [f"rank {rank}" for rank in behind], "desync")
-    size = max(map(_count_members, chain(*ranks.values()))) or size
+    if name.startswith("GUID"):  # otherwise the lines may be of several groups
+        size = max(map(_count_members, chain(*ranks.values()))) or size
     if len(calls) == 1 and len(waiting[calls[0]]) == size > 1:
         return CallComparison(f"{statement}: all {size} ranks wait in it", [], "waiting")
     if len(calls) == 1:

@@ -116,9 +116,10 @@ def judge_log(log: Log) -> NcclReport:
     """Judge a log that has been read."""
     between = detect_transport.DETECTORS if log.crosses_hosts and not log.single_host else ()
     detectors = (*detect_init.DETECTORS, detect_transport.isolated_hosts, *between)
-    findings = [finding for detect in detectors for finding in detect(log)]
+    ended = list(calls.ended_processes(log))
+    findings = [*ended, *(finding for detect in detectors for finding in detect(log))]
     codes = [finding.code for finding in findings if finding.code != "INIT-SLOW"]
-    explained = any(code.startswith((*STARTS, "FAB-MIXED")) for code in codes)
+    explained = bool(ended) or any(code.startswith((*STARTS, "FAB-MIXED")) for code in codes)
     if not explained:
         plugin = () if {"FAB-PLUGIN", "FAB-NO-EFA"} & {*codes} else (calls.plugin_errors,)
         explain = (

@@ -29,7 +29,8 @@ class LineRow(ClosedTable):
     `pattern` is searched where one of the `words` stands. Its named groups fill `sentence`; a group
     `text` is what is quoted, otherwise the whole match. `role` is what the line shows:
 
-    - cause: a fault that it explains: finding `code`, with `advice`
+    - cause: a fault that it explains: finding `code`, with `advice`. With `ends` it ended a
+      process, and errors of other processes follow from it
     - report: a call that failed, without the reason; timeout: a call that did not end
     - work: a call that a rank of torch waits in, or its last one
     - follow-up: an error that began elsewhere
@@ -52,6 +53,7 @@ class LineRow(ClosedTable):
     kind: str = ""
     sentence: str = ""
     advice: str = ""
+    ends: bool = False
 
     @cached_property
     def regex(self) -> re.Pattern[bytes]:

@@ -205,7 +205,7 @@ def control_leaked_group(cluster: Cluster, gang: Gang, measure: Recorder) -> lis
             sizes = cluster.groups_named(GANG_NAME)
             known = rank_processes(None, [Attempt(places=gang.places, started=0.0)])
             running, unasked = find_orphans(cluster, known, seconds=0)
-            judge.judge_left_behind(len(sizes), "are left", trial)
+            judge.judge_left_behind(len(sizes), "left", trial)
             judge.judge_orphans(running, unasked, known, trial)
             located = sizes == [1] and len(running) == 1
             held = f"{quantity(len(sizes), 'placement groups')}, {quantity(sum(sizes), 'bundles')}"

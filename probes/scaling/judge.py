@@ -16,7 +16,7 @@ from probes.scaling.run_ladder import LadderRig, node_count_text
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Limit, Verdict
-from reports.numbers import percent, quantity
+from reports.numbers import percent
 from reports.record import Finding
 from scaling.ladder import step_breakdown as breakdown
 from scaling.ladder.ladder import Rung, run_rung, skip_collectives, strong_scaling_config
@@ -177,8 +177,7 @@ def find_invalid_rung(rung: Rung, on: str) -> list[Finding]:
     """Find evidence that a rung's ranks did not train one model, however fast they were."""
     findings = []
     if rung.non_finite:
-        losses = quantity(rung.non_finite, "losses")
-        message = f"at {on}, {losses} of all ranks and steps became NaN or infinite"
+        message = f"at {on}, NaN or infinite losses of all ranks and steps: {rung.non_finite}"
         findings.append(finding("SCALE-NAN", message))
     if rung.disagreements:
         findings.append(finding("SCALE-RANKS-DISAGREE", f"at {on}, in {rung.disagreements[0]}"))

@@ -92,6 +92,7 @@ def freeze_imports() -> None:
 
     Once per process, before the first run: what a run makes must still be collected.
     """
+    gc.collect()  # what earlier calls left, or it would be kept for good
     gc.freeze()
 
 

@@ -63,6 +63,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._port_hold = ExitStack()
+        self._variables = dict(os.environ)
         # NCCL's watchdog ends a rank with SIGABRT; its core dump would be as large as its memory.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         handle_sigterm()  # here, because only the main thread can set a signal handler
@@ -96,15 +97,14 @@ class Worker:
         function: Callable[..., Any],
         arguments: Sequence[Any],
     ) -> Any:
-        """Call `function(*arguments)` with these variables (None removes one), then restore all.
+        """Call `function(*arguments)` with the worker's own variables and these (None removes one).
 
-        So no call leaves a setting to the next: a wrong network that was planted is gone after it.
-        Without variables nothing is set: the second thread calls while a run has its own.
+        So no call leaves a setting to the next, such as a wrong network that was planted. Without
+        variables nothing is set: the second thread calls while a run has its own.
         """
         if not environment:
             return function(*arguments)
-        before = dict(os.environ)
-        set_variables(environment)
+        set_variables({**dict.fromkeys(os.environ), **self._variables, **environment})
         bind_gloo()
         bind_nccl_sockets()
         try:
@@ -116,8 +116,6 @@ class Worker:
             traceback.clear_frames(error.__traceback__)
             gc.collect()
             raise
-        finally:
-            set_variables({**dict.fromkeys(os.environ), **before})
 
 
 def ray_resources(name: str) -> dict[str, Any]:

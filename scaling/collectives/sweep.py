@@ -25,6 +25,9 @@ from scaling.collectives.reachability import tcp_connections
 MAX_BYTES = {"gloo": 64 << 20, "nccl": 16 << 30}
 SIZES = tuple(1 << power for power in range(3, 35))  # 8 B to 16 GiB
 SECONDS_PER_RANK = 0.1  # added to timeouts: more ranks need longer to join
+# Seconds of a call, by backend: a sweep ends with the size that takes longer. gloo is at its full
+# speed before; NCCL over many ranks is so only with larger messages.
+LONGEST_CALL_S = {"gloo": 0.15, "nccl": 0.5}
 PRECISION = 0.02  # wanted standard error of the median, as a ratio
 BATCH_CALLS = 5  # calls between two checks of the precision
 MAX_CALLS = 1000  # most calls of one size
@@ -71,7 +74,7 @@ def process_group(backend: str | None = None, seconds: float = 600) -> Iterator[
 
 def sweep(
     names: tuple[str, ...] = ("all_reduce",),
-    max_call_s: float = 0.3,
+    max_call_s: float | None = None,
     budget: float = 0.25,
     only: int | None = None,
     corrupt: int | None = None,
@@ -80,10 +83,10 @@ def sweep(
 ) -> dict[str, Any]:
     """Join, and time collectives at growing sizes (bytes), until one call takes `max_call_s`.
 
-    Each size and placement is checked for exact values. It is then timed until the standard
-    error of the median is under 2 % or `budget` seconds are spent. `only` times one size.
-    `corrupt` injects a fault: that rank's results get one wrong element, which must be found.
-    `delay` injects another.
+    The default is that of LONGEST_CALL_S. Each size and placement is checked for exact values. It
+    is then timed until the standard error of the median is under 2 % or `budget` seconds are spent.
+    `only` times one size. `corrupt` injects a fault: that rank's results get one wrong element,
+    which must be found. `delay` injects another.
 
     Returns rank, ranks, backend, connections (the group's own, see `tcp_connections`), readings
     and sweeps. Readings are two, before and after, by the function that `make_reader` returned
@@ -94,9 +97,10 @@ def sweep(
     with process_group() as device:
         readings = [read()]
         sizes = [only] if only else None
+        longest_s = max_call_s or LONGEST_CALL_S[dist.get_backend()]
         own = delay if delay and dist.get_rank() in delay.ranks else None
         results = {
-            name: sweep_operation(device, OPERATIONS[name], max_call_s, budget, sizes, corrupt, own)
+            name: sweep_operation(device, OPERATIONS[name], longest_s, budget, sizes, corrupt, own)
             for name in names
         }
         # Connections to the rendezvous store (MASTER_ADDR) are not the group's.

@@ -250,7 +250,7 @@ GRADIENT_BYTES = 4  # the trainer reduces in float32
 SMALL_BYTES = 64  # all-reduce of the mean loss and the gradients' norm
 SIZE_DIVISOR = 16  # calls smaller by this factor are timed too, to separate latency from bandwidth
 REPLAY_STEPS = 16  # most replayed steps, a quarter of them with small calls
-LEAST_REPLAY_STEPS = 8  # from here on a replay ends as soon as its median step is known well enough
+LEAST_REPLAY_STEPS = 12  # from here on a replay ends once its median step is known well enough
 SMALL_STEP_EVERY = 4  # one of so many replayed steps makes the smaller calls
 
 ReplayItem = tuple[str, int] | None  # (collective, bytes), or None: a block computes
@@ -395,7 +395,7 @@ def replay_on_rank(
                 step_times.append(time.perf_counter() - start)
             for call, each in spent.items():
                 call_times.setdefault(call, []).append(statistics.fmean(each))
-            if smaller > 1 and step + 1 >= LEAST_REPLAY_STEPS:
+            if smaller > 1 and LEAST_REPLAY_STEPS <= step + 1 < steps:
                 (precision,) = largest_of_ranks([median_precision(step_times)], device)
                 if precision < PRECISION:
                     break

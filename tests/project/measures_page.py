@@ -45,13 +45,13 @@ The column *limit* says where a limit comes from ([how limits are derived](limit
 
 - *fixed*: it holds on every cluster. No contract may change it.
 - *default*: it holds unless the contract gives another.
-- *agreed*: the contract gives it. The column *because* names its key in `[cluster]` ([Limits](limits.md) says
-  what holds without that key), or says what holds if the contract has no limit. *only noted* means: the report shows the value, and nothing judges it.
+- *agreed*: the contract gives it. If a key of `[cluster]` gives the limit, the column *because* names the key, and
+  [Limits](limits.md) says what holds without it. Otherwise the column says what holds without a limit. *only noted* means: the report shows the value, and nothing judges it.
 - *from the run*: it follows from the run's own set-up. The column *because* says how.
 
 The column *if it fails* is what a report then says. `<value>` is the measured value. `<place>` is its node, link, rank or number
-of nodes. The unit *text* means that the value is one of some words. *number* is a value without a unit. *1/min* is a number per minute. *reordered* is equal
-but for the order of NCCL's sums. *busbw* is the bus
+of nodes. The unit *text* means that the value is one of some words. *number* is a value without a unit. *1/min* is a number per minute. *reordered*: NCCL
+added in another order, and all else is equal bit by bit. *busbw* is the bus
 bandwidth of nccl-tests. The [glossary](glossary.md) explains the other words.
 
 The column *self-test* names the faults (controls) that a probe plants on your cluster, and that this measure must find. Below

@@ -54,7 +54,7 @@ BUDGET = {
     # no name in any directory, and a home before anything is typed.
     "probes/launch": 2522,
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
-    "probes/nccl": 2417,  # a rank without a next line; a call's ranks; no proxy is its own peer
+    "probes/nccl": 2429,  # what ended a process comes first; a call's ranks are counted
     "probes/restart": 1638,  # the last attempt has no planned delay
     "probes/scaling": 961,
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
@@ -65,7 +65,7 @@ BUDGET = {
     "probes/session": 1594,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1142,
-    "reference_trainer": 3683,  # calls restore the environment; linear rendezvous; imports frozen
+    "reference_trainer": 3685,  # calls restore the environment; linear rendezvous; imports frozen
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
     # A shared copy has no names of jobs and people.  Events have a time that is never set.
@@ -77,7 +77,7 @@ BUDGET = {
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
     "reports": 7055,  # what was measured on a part; when and where to clean up; who may sign
-    "scaling": 2925,  # a replay ends at a known median, on all ranks at once
+    "scaling": 2927,  # a replay ends at a known median, on all ranks at once
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

@@ -11,6 +11,7 @@ from reference_trainer import rank_environment
 from reference_trainer.rank_environment import (
     LOG_VARIABLES,
     PINNED,
+    _make_log,
     log_length,
     open_log,
     pin_order,
@@ -21,14 +22,14 @@ from reference_trainer.rank_environment import (
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No log is open, and nobody chose anything; nothing is left to the next test."""
-    open_log.cache_clear()
+    _make_log.cache_clear()
     for name in (*LOG_VARIABLES, *PINNED):
         monkeypatch.setenv(name, "")  # undone at the end, also what the code sets
         monkeypatch.delenv(name)
     yield
     if (log := open_log()) is not None:
         os.close(log)
-    open_log.cache_clear()
+    _make_log.cache_clear()
 
 
 def say(*rings: str) -> None:
@@ -56,6 +57,16 @@ def test_other_lines_are_no_rings() -> None:
             "n0:41:90 [0] NCCL INFO Connected all rings\n"
         )
     assert read_rings(0) is None
+
+
+def test_a_later_run_of_the_process_logs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker takes a run's variables away, and NCCL may open its log in a later one only."""
+    open_log()
+    for name in LOG_VARIABLES:
+        monkeypatch.delenv(name)
+    assert log_length() == 0
+    say("00 : 3 -> 0 -> 1")
+    assert read_rings(0) == ["0: 3 -> 0 -> 1"]
 
 
 def test_no_file_is_left() -> None:

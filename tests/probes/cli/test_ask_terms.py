@@ -204,7 +204,7 @@ def test_a_limit_that_is_missing_is_named_before_the_rest(tmp_path: Path) -> Non
     (tmp_path / "my.toml").write_text(f"schema = 1\n[cluster]\n{terms}\n")
     text = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
     assert "GPUs per node" not in text, "0 is a number"
-    assert "ordered   1 node, 0 x GPU (any model)\n" in text
+    assert "ordered   1 node, 0 x GPUs (any model)\n" in text
 
 
 def test_nothing_is_asked_where_the_file_exists(tmp_path: Path) -> None:

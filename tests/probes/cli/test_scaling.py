@@ -176,7 +176,9 @@ def test_what_one_rung_did_wrong_is_told_of_it_alone(tmp_path: Path) -> None:
         assert seen["2 nodes"].verdict is Verdict.FAIL
     codes = {one.code: one.statement for one in load(run).results[0].findings}
     assert codes["SCALE-RANKS-DISAGREE"] == "at 2 nodes, in step 3: apart"
-    assert codes["SCALE-NAN"].startswith("at 2 nodes, 3 losses")
+    assert codes["SCALE-NAN"].endswith(
+        "at 2 nodes, NaN or infinite losses of all ranks and steps: 3"
+    )
 
 
 def test_many_nodes_that_are_far_better_than_one_prove_nothing(tmp_path: Path) -> None:
@@ -270,7 +272,7 @@ def test_report_tells_what_made_a_run_wrong(tmp_path: Path) -> None:
     output = said("report", save(tmp_path / "run", without, 0.2, seen=failed)).output
     for words in (
         "SCALE-RUNG-FAILED 2 nodes: rank 1 died",
-        "SCALE-NAN at 4 nodes, 3 losses of all ranks and steps became NaN or infinite",
+        "SCALE-NAN at 4 nodes, NaN or infinite losses of all ranks and steps: 3",
         "SCALE-RANKS-DISAGREE at 4 nodes, in step 3: apart",
     ):
         assert output.count(words) == 1

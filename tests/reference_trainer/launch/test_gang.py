@@ -9,6 +9,7 @@ import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -66,8 +67,10 @@ def test_a_call_leaves_no_variable_to_the_next(monkeypatch: pytest.MonkeyPatch) 
     """Neither one that it was given, nor one that it set itself, whether it ends well or not."""
     monkeypatch.setenv("KEPT", "before")
     monkeypatch.setenv("GONE", "before")
-    monkeypatch.delenv("NEW", raising=False)
-    names, worker = ("KEPT", "GONE", "NEW"), object.__new__(Worker)
+    for name in ("NEW", "OWN"):
+        monkeypatch.delenv(name, raising=False)
+    names, worker = ("KEPT", "GONE", "NEW", "OWN"), object.__new__(Worker)
+    worker._variables = dict(os.environ)
 
     def call(fail: bool) -> list[str | None]:
         seen = [os.environ.get(name) for name in names]
@@ -76,12 +79,12 @@ def test_a_call_leaves_no_variable_to_the_next(monkeypatch: pytest.MonkeyPatch) 
             raise ValueError("failed")
         return seen
 
-    given = {"KEPT": "given", "GONE": None, "NEW": "given"}
-    for fail in (False, True):
-        with pytest.raises(ValueError, match="failed") if fail else nullcontext():
-            assert worker.run(given, call, [fail]) == ["given", None, "given"]
-        left = [os.environ.get(name) for name in (*names, "OWN")]
-        assert left == ["before", "before", None, None]
+    with patch.dict(os.environ):
+        given = {"KEPT": "given", "GONE": None, "NEW": "given"}
+        for fail in (False, True):
+            with pytest.raises(ValueError, match="failed") if fail else nullcontext():
+                assert worker.run(given, call, [fail]) == ["given", None, "given", None]
+            assert worker.run({"X": "1"}, call, [False]) == ["before", "before", None, None]
 
 
 def test_a_question_beside_a_run_changes_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def test_a_step_is_played_with_its_rests_and_the_cores_work() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
-@pytest.mark.parametrize(("errors", "played"), [([0.019], 6), ([0.02, 0.019], 9), ([0.5] * 3, 12)])
+@pytest.mark.parametrize(("errors", "played"), [([0.019], 9), ([0.02], 12)])
 def test_a_replay_ends_when_its_median_step_is_known_to_two_percent(
     monkeypatch: pytest.MonkeyPatch, errors: list[float], played: int
 ) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tests.probes.nccl.pasted.lines import Case
+from tests.probes.nccl.pasted.lines import BEGIN, Case, info, warn
 from tests.probes.nccl.pasted.watchdog import caught
+from tests.recordings.generate.nccl_logs import Job
 
 # torchrun's summary of one process.
 SUMMARY = """
@@ -21,13 +22,13 @@ PROCESSES = {
         SUMMARY.format(code=-9, end="Signal 9 (SIGKILL) received by PID 41"),
         {"NCCL-ERROR"},
         "the summary names rank and host",
-        "NCCL-ERROR [rank 12]: rank 12: its process on gpu07 was ended by SIGKILL",
+        "NCCL-ERROR [gpu07]: the job: rank 12 on gpu07 was ended by SIGKILL",
     ),
     "a process without shared memory": Case(
         SUMMARY.format(code=-7, end="Signal 7 (SIGBUS) received by PID 41"),
         {"INIT-SHM"},
         "a page of a full /dev/shm",
-        "INIT-SHM [rank 12]: rank 12: its process on gpu07 was ended by SIGBUS",
+        "INIT-SHM [gpu07]: the job: rank 12 on gpu07 was ended by SIGBUS",
     ),
     "a process that read a wrong address": Case(
         SUMMARY.format(code=-11, end="Signal 11 (SIGSEGV) received by PID 41"),
@@ -52,7 +53,7 @@ PROCESSES = {
         "'--local_rank=0'] exits with return code = -9\n",
         {"NCCL-ERROR"},
         "SIGKILL, mostly the kernel's",
-        "a process of this host was ended by SIGKILL",
+        "a process of DeepSpeed's launcher was ended by SIGKILL",
     ),
     "a process of DeepSpeed that failed": Case(
         "[launch.py:321:sigkill_handler] ['python', 'main.py'] exits with return code = 1\n",
@@ -66,6 +67,32 @@ PROCESSES = {
         {"NCCL-ERROR"},
         "the cause, not the rank that waits",
         "NCCL-ERROR [rank 1]: rank 1: a GPU has no free memory (torch.OutOfMemoryError",
+    ),
+    "a rank without memory, and a link that it left": Case(
+        info(*BEGIN)
+        + warn(
+            "transport/net_ib.cc:1295 NET/IB : Got completion from peer 10.1.0.2<4000> with status=12 "
+            "opcode=0 len=0 vendor err 129"
+        )
+        + "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.\n",
+        {"NCCL-ERROR", "INIT-QP"},
+        "the broken link follows: the end of the process comes first",
+        "NCCL-ERROR [rank 1]: rank 1: a GPU has no free memory",
+    ),
+    "a search for a batch that fits, in a sound job": Case(
+        "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.\n"
+        + Job("2.28.9").text(),
+        set(),
+        "the job went on, and ended well",
+        "no fault found",
+    ),
+    "a process that ended after another": Case(
+        SUMMARY.format(code=-11, end="Signal 11 (SIGSEGV) received by PID 41").replace(
+            "Root Cause (first observed failure)", "Failures"
+        ),
+        set(),
+        "torchrun names another one as the first",
+        "no line of NCCL's",
     ),
     "a program that speaks of memory": Case(
         "If you see CUDA out of memory, use a smaller batch. Tried to allocate: nothing\n",
@@ -96,7 +123,7 @@ PROCESSES = {
         "HW Exception by GPU node-4 (Agent handle: 0x55d0c1) reason :GPU Hang\n" + caught(2, 9),
         {"NCCL-ERROR"},
         "the driver ended the process: the watchdogs of the others follow",
-        "GPU node-4 of its host failed (reason :GPU Hang)",
+        "GPU node-4 of its host reports a fault (reason :GPU Hang)",
     ),
     "a task that JAX lost": Case(
         "F0926 client.h:77] absl::Status: UNAVAILABLE: The following tasks are unhealthy (stopped "
@@ -112,7 +139,7 @@ PROCESSES = {
         "/job:jax_worker/replica:0/task:1\n/job:jax_worker/replica:0/task:0\n\nRPC: Barrier\n",
         {"NCCL-ERROR"},
         "who is missing is listed",
-        "only 2 of 4 JAX tasks reached a barrier in time; some that did not: "
+        "only 2 of 4 JAX tasks reached a barrier in time. timed out task names: "
         "/job:jax_worker/replica:0/task:1 /job:jax_worker/replica:0/task:0 (#",
     ),
     "a task of JAX that began again": Case(
@@ -120,7 +147,7 @@ PROCESSES = {
         "incarnation. It has likely restarted.\n",
         {"NCCL-ERROR"},
         "it ended before",
-        "NCCL-ERROR [task:2]: the job: JAX's task:2 was started again",
+        "NCCL-ERROR [task:2]: the job: JAX's task:2 joined a second time",
     ),
     "a process that JAX ended": Case(
         "F0212 client.h:77] Terminating process because the JAX distributed service\n"

@@ -179,6 +179,29 @@ WATCHDOG = {
         "the number of ranks is not known",
         "shows what other ranks do",
     ),
+    "lines of two groups, one rank without names": Case(
+        "".join(
+            caught(rank, 100, inner=rank - 4)
+            + failed(rank, 100, "PG ID 2 PG GUID 7", inner=rank - 4)
+            for rank in (5, 6, 7)
+        )
+        + caught(4, 12, op="BROADCAST")
+        + caught(4, 100, inner=0),
+        {"NCCL-ERROR"},
+        "its call in the other group is no call of this one",
+        "NCCL-ERROR: ranks 4, 5, 6, 7 wait in ALLREDUCE #100 (9000 elements), and no line",
+    ),
+    "a watchdog that got stuck, and a rank that is behind": Case(
+        f"[rank0]:[E ProcessGroupNCCL.cpp:1484] [{WORLD} Rank 0] ProcessGroupNCCL's watchdog got stuck "
+        "for 480 seconds\n"
+        + caught(0, 42)
+        + failed(0, 42, WORLD)
+        + caught(3, 40)
+        + failed(3, 40, WORLD),
+        {"NCCL-ERROR"},
+        "who is behind says more than who waits for it",
+        "Find out why the named ranks did not call the collective",
+    ),
     "a watchdog that got stuck": Case(
         "".join(
             f"[rank{rank}]:[E ProcessGroupNCCL.cpp:1484] [{WORLD} Rank {rank}] ProcessGroupNCCL's "
