@@ -230,7 +230,7 @@ def test_one_that_dies_again_and_again_is_not_replaced_for_ever(tmp_path: Path) 
     deadline = time.monotonic() + 10
     while len(keeper.problems) <= MAX_DEATHS and time.monotonic() < deadline:
         time.sleep(0.02)  # between two looks
-    assert keeper.problems[-1][1].endswith("run `seatrial cleanup --remove` 1 h later")
+    assert keeper.problems[-1][1].endswith("wait one hour, then run `seatrial cleanup --remove`")
     keeper.unregister("folder", "/tmp/none")
     keeper.close()
     assert not kept.exists()
