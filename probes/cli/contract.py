@@ -93,9 +93,10 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     gpus = "any number of" if terms.gpus_per_node is None else f"{terms.gpus_per_node} x"
     model = terms.gpu_model or "GPUs (any model)"
     yield "ordered", f"{nodes}, {gpus} {model if isinstance(model, str) else ' or '.join(model)}"
-    rate = f", {terms.rail_count} x {terms.line_rate_gbps or 0:g} Gbit/s per node"
-    rate *= bool(terms.line_rate_gbps)
-    yield "fabric", f"{terms.fabric or 'not in the contract: read from the cluster'}{rate}"
+    fabric = terms.fabric or "not in the contract: read from the cluster"
+    if terms.line_rate_gbps:
+        fabric = f"{fabric}, {terms.rail_count} x {terms.line_rate_gbps:g} Gbit/s per node"
+    yield "fabric", str(fabric)
     for waiver in loaded.waivers:
         yield "waiver", f"{waiver.id}: {waiver.criterion} until {waiver.until}, {waiver.name}"
     for name, percent in loaded.baseline.items():

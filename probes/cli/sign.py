@@ -117,8 +117,8 @@ def verify(
             run, read_whole(run), Signers(signers, revoked), nonce=nonce or "", required=required
         )
         not_compared = check_renderings(run, read_whole(run))[1]
-    reports = f"not compared with the events: {not_compared}" * bool(not_compared)
-    found.facts += [("reports", reports or "compared with the events")]
+    how = f"not compared with the events: {not_compared}" if not_compared else ""
+    found.facts += [("reports", how or "compared with the events")]
     for label, words in found.facts:
         _say(f"{label:{LABEL_WIDTH}} {one_line(words)}")
     for word, sentences in (("problem", found.problems), ("doubt", found.doubts)):

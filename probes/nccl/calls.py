@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -140,6 +140,11 @@ def rank_names(ranks: list[Rank]) -> str:
     return join_names(rank.name for rank in sorted(ranks, key=lambda rank: rank.number))
 
 
+def number_ranks(numbers: Collection[int]) -> str:
+    """Name ranks by their numbers: `rank 3`, `ranks 2, 3`."""
+    return f"rank{'s' if len(numbers) > 1 else ''} {join_names(map(str, numbers))}"
+
+
 def named_peers(log: Log, hits: Iterable[MatchedMessage]) -> list[str]:
     """List the peers that the messages name, each once."""
     return [peer for peer in dict.fromkeys(_peer_host(log, m.detail) for m in hits) if peer]
@@ -197,8 +202,9 @@ def other_errors(log: Log) -> Iterator[Finding]:
 
 def _follow_up(log: Log, hits: list[MatchedMessage]) -> Iterator[Finding]:
     """Report an error that began at another rank, or on the way to it."""
-    if any(_is_own_proxy(log, hit) for hit in hits):  # no peer is known to be the first
-        hits = log.hits["proxy-failed"]
+    failed = {one.rank.writer[:2] for one in log.hits["proxy-failed"]}
+    if any(hit.rank.writer[:2] in failed and _is_own_host(log, hit) for hit in hits):
+        hits = log.hits["proxy-failed"]  # the peer may be a thread of the process itself
     peers, hosts = named_peers(log, hits), hosts_of(hits)
     where = f"at {join_names(peers)}" if peers else "earlier, on this host or at another rank"
     what = f"a thread of NCCL failed: the error began {where}"
@@ -212,14 +218,10 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> Iterator[Finding]:
     yield one_finding("NCCL-ERROR", message, peers or hosts, places_of(hits), remedy)
 
 
-def _is_own_proxy(log: Log, hit: MatchedMessage) -> bool:
-    """Return whether the peer that a message names may be a thread of the process that wrote it.
-
-    The peer is on its host, and a thread of the process failed.
-    """
+def _is_own_host(log: Log, hit: MatchedMessage) -> bool:
+    """Return whether the peer that a message names is on the host that wrote it."""
     peer, host = (text.partition(".")[0] for text in (_peer_host(log, hit.detail), hit.host.name))
-    failed = {one.rank.writer[:2] for one in log.hits["proxy-failed"]}
-    return peer == host != "" and hit.rank.writer[:2] in failed
+    return peer == host != ""
 
 
 def _silent_connections(log: Log) -> list[MatchedMessage]:
@@ -287,9 +289,8 @@ def torch_errors(log: Log) -> Iterator[Finding]:
     suspects = [f"rank {number}" for number in dict.fromkeys(numbers)]
     errors, texts = read_remedies().errors, read_remedies().texts
     endless = [one for one in reports if one.row.role in ENDLESS]
-    advised = [
-        one.row.advice or errors.get(one.row.kind, "") for one in reports if one not in endless
-    ]
+    failed = (one.row for one in reports if one.row.role not in ENDLESS)
+    advised = (row.advice or errors.get(row.kind, "") for row in failed)
     remedy = next(filter(None, advised), "")
     if compared := compare_calls(log.reported("work"), log.world_size):
         message = f"{compared.statement}; {message}"
@@ -303,24 +304,27 @@ def torch_errors(log: Log) -> Iterator[Finding]:
 
 def _texts_with_ranks(reports: Iterable[Reported]) -> list[str]:
     """List each text once, with the ranks that wrote it; a comparison names those of calls."""
-    ranks: dict[str, dict[int, None]] = defaultdict(dict)
+    ranks: dict[str, set[int]] = defaultdict(set)
     for one in reports:
-        numbers = [int(one.rank)] if one.rank and one.row.role != "work" else []
-        ranks[one.text].update(dict.fromkeys(numbers))
-    return [
-        f"{text} (rank{'s' * (len(own) > 1)} {join_names(map(str, sorted(own)))})" if own else text
-        for text, own in ranks.items()
-    ]
+        ranks[one.text] |= {int(one.rank)} if one.rank and one.row.role != "work" else set()
+    return [f"{text} ({number_ranks(sorted(own))})" if own else text for text, own in ranks.items()]
 
 
 def ended_processes(log: Log) -> Iterator[Finding]:
-    """Find what ended a process of the job, where the log does not show that the job went on."""
-    return reported_causes(log, ends=True) if not log.is_complete else iter(())
+    """Find what ended a process of the job: one finding of each row."""
+    return reported_causes(log, ends=True)
+
+
+def perhaps_caught(log: Log) -> list[Reported]:
+    """List errors that a program may catch, if all ranks started: the job may have gone on."""
+    return [one for one in fatal(log, "cause") if one.row.caught] if log.is_complete else []
 
 
 def reported_causes(log: Log, ends: bool = False) -> Iterator[Finding]:
     """Find what a line of another program explains by itself: one finding of each row."""
+    started = log.is_complete
     found = [one for one in fatal(log, "cause") if one.row.ends == ends]
+    found = [one for one in found if not (one.row.caught and started)]
     for first in first_rows(found):
         alike = [one for one in found if one.row is first.row]
         ranks = dict.fromkeys(f"rank {one.rank}" for one in alike if one.rank)
@@ -500,5 +504,4 @@ def _is_comparable(name: str, ranks: GroupLines, calls: list[Call]) -> bool:
 
 
 def _name_ranks(ranks: list[int], one: str, several: str) -> str:
-    listing = join_names(map(str, ranks))
-    return f"rank {listing} {one}" if len(ranks) == 1 else f"ranks {listing} {several}"
+    return f"{number_ranks(ranks)} {one if len(ranks) == 1 else several}"

@@ -6,11 +6,18 @@ Causes and symptoms are those of NCCL's troubleshooting guide.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from probes.findings import MAX_NAMES, join_names
 from probes.nccl import calls
-from probes.nccl.calls import message_findings, name_hosts, one_finding, places_of, read_remedies
+from probes.nccl.calls import (
+    message_findings,
+    name_hosts,
+    number_ranks,
+    one_finding,
+    places_of,
+    read_remedies,
+)
 from probes.nccl.job import PER_RANK_S, STAGES, MatchedMessage, Rank
 from probes.nccl.lines import MAX_SKIPPED
 from probes.nccl.log import Log
@@ -346,11 +353,6 @@ def _lagging(log: Log) -> Hang:
 
 def _all_of(log: Log, ranks: list[Rank]) -> str:
     return f"all {len(ranks)} ranks" if len(ranks) == len(log.job_ranks) else ""
-
-
-def number_ranks(numbers: Collection[int]) -> str:
-    """Name ranks by their numbers: `rank 3`, `ranks 2, 3`."""
-    return f"rank{'s' if len(numbers) > 1 else ''} {join_names(map(str, numbers))}"
 
 
 DETECTORS = (

@@ -212,6 +212,8 @@ def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) ->
     found = log.reported("doubt", "doubt" if log.ranks else "other")
     found += calls.fatal(log, "cause", "follow-up", passed=True)
     doubts = [f"{one.line}: {one.sentence}" for one in first_rows(found)]
+    for one in first_rows(calls.perhaps_caught(log)):
+        doubts.append(f"{one.line}: {one.sentence}, and no line says whether the job went on")
     if not is_foreign(log):
         yield from _shorten(log.unread_files)
     if not log.ranks:

@@ -30,7 +30,7 @@ class LineRow(ClosedTable):
     `text` is what is quoted, otherwise the whole match. `role` is what the line shows:
 
     - cause: a fault that it explains: finding `code`, with `advice`. With `ends` it ended a
-      process, and errors of other processes follow from it
+      process, and errors of other processes follow from it; `caught`: a program may go on after it
     - report: a call that failed, without the reason; timeout: a call that did not end
     - work: a call that a rank of torch waits in, or its last one
     - follow-up: an error that began elsewhere
@@ -54,6 +54,7 @@ class LineRow(ClosedTable):
     sentence: str = ""
     advice: str = ""
     ends: bool = False
+    caught: bool = False
 
     @cached_property
     def regex(self) -> re.Pattern[bytes]:

@@ -363,7 +363,7 @@ def replay_on_rank(
     """Replay the steps on one rank, until every rank knows its median step to PRECISION.
 
     At least LEAST_REPLAY_STEPS and at most `steps` are played. Returns (seconds of each full-size
-    step, {(operation, bytes): typical seconds of one call}).  Some steps make smaller calls
+    step, {(operation, bytes): typical seconds of one call}). Some steps make smaller calls
     instead, which only the fits use.
     """
     step_times: list[float] = []

@@ -321,7 +321,8 @@ def test_a_probe_that_ended_is_counted_once_with_its_verdict() -> None:
         report: Any = SimpleNamespace(
             when=when, passed=True, skipped=False, duration=1.0, sections=[], longrepr=None
         )
-        judging: Any = plugin.pytest_runtest_makereport(probe, SimpleNamespace(excinfo=None))  # type: ignore[arg-type]
+        call: Any = SimpleNamespace(excinfo=None)
+        judging: Any = plugin.pytest_runtest_makereport(probe, call)
         next(judging)
         with contextlib.suppress(StopIteration):
             judging.send(report)
@@ -345,7 +346,8 @@ def test_a_run_begins_with_what_may_change_its_results_and_what_it_leaves_out(
     config = config_of(cluster="auto")
     config.pluginmanager.register = lambda *_: None
     config.stash[plugin.LEFT_OUT] = 2
-    plugin._open_run(SimpleNamespace(config=config, items=[]), None)  # type: ignore[arg-type]
+    session: Any = SimpleNamespace(config=config, items=[])
+    plugin._open_run(session, None)
     assert printed == [
         "folder    here",
         "loaded    pytest-cov 7.0: can change results. `seatrial run` loads none",

@@ -286,7 +286,9 @@ def test_what_other_rings_cannot_explain_is_unequal(
 def test_rings_that_nccl_did_not_tell_may_have_been_any(
     monkeypatch: pytest.MonkeyPatch, untold: tuple[str, ...]
 ) -> None:
-    rings = lambda when: None if when in untold else ["0: 3 -> 0 -> 1"]  # noqa: E731
+    def rings(when: str) -> list[str] | None:
+        return None if when in untold else ["0: 3 -> 0 -> 1"]
+
     played = play(KILLED, monkeypatch, on_gpus(rings, 1e-9))
     assert played.result.problems() == []
     (said,) = [text for text in played.covered if "rings" in text]

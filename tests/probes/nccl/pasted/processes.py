@@ -79,12 +79,18 @@ PROCESSES = {
         "the broken link follows: the end of the process comes first",
         "NCCL-ERROR [rank 1]: rank 1: a GPU has no free memory",
     ),
-    "a search for a batch that fits, in a sound job": Case(
-        "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.\n"
-        + Job("2.28.9").text(),
+    "memory that is full, in a job that had started": Case(
+        Job("2.28.9").text()
+        + "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.\n",
         set(),
-        "the job went on, and ended well",
-        "no fault found",
+        "a search for a batch that fits goes on: it is no fault, and never fine",
+        "a GPU has no free memory, and no line says whether the job went on",
+    ),
+    "a process that was killed, in a job that had started": Case(
+        Job("2.28.9").text() + SUMMARY.format(code=-9, end="Signal 9 (SIGKILL) received by PID 41"),
+        {"NCCL-ERROR"},
+        "no program goes on after it",
+        "NCCL-ERROR [gpu07]: the job: rank 12 on gpu07 was ended by SIGKILL",
     ),
     "a process that ended after another": Case(
         SUMMARY.format(code=-11, end="Signal 11 (SIGSEGV) received by PID 41").replace(
