@@ -76,6 +76,12 @@ class ReportRow:
         return _only_informs(self.criterion, self.results, self.verdict)
 
     @property
+    def shows_limit(self) -> bool:
+        """True if the limit of `key` belongs to the sentence: one on an earlier run has its own."""
+        compared = [one.sentence for one in self.regressions]
+        return not self.is_only_information and self.sentence not in compared
+
+    @property
     def can_decide(self) -> bool:
         """True if the row can decide the run: it is required, or it failed."""
         return self.criterion.required or self.verdict is Verdict.FAIL

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import PurePath
 from typing import Any
 
 from reports.record import Finding, ProbeResult, RepairStep, RunRecord, node_facts
@@ -99,7 +100,14 @@ def fill(finding: Finding, cluster: Facts) -> FilledFinding:
 
 
 PLAIN_FOLDER = re.compile(r"[A-Za-z0-9._/+-]{1,100}")
-RUN_DIR = re.compile(r"--run-dir[ =]('[^']*'|\S+)")
+VALUE = r"(?:=| +)('[^']*'|\"[^\"]*\"|\S+)"  # of an option in a command
+RUN_DIR = re.compile(f" --run-dir{VALUE}")
+BASELINE = re.compile(f" --baseline{VALUE}")
+PART = re.compile(f" (?:--only|-k|--tier){VALUE}")
+AGAIN = re.compile(
+    "(?:python -m )?seatrial again "
+)  # begins the command of a part of an earlier run
+ONE_TEST = re.compile(r"^pytest (?:'[^']*'|\S+)")  # begins the command of one result
 
 
 def again_command(record: RunRecord, shown: Finding | ProbeResult) -> str:
@@ -114,11 +122,40 @@ def again_command(record: RunRecord, shown: Finding | ProbeResult) -> str:
     return f"seatrial again {of[0].criterion} --run {run_argument(record)}"
 
 
+def same_command(record: RunRecord) -> str:
+    """Return the command that starts a run like this one, in a new folder of its own."""
+    return redact_text(RUN_DIR.sub("", record.command))
+
+
+def whole_command(record: RunRecord) -> str:
+    """Return the command of a complete run with the options of this run."""
+    command = record.command
+    if AGAIN.match(command):  # its results know the options of the earlier run
+        of_result = next((one.reproduce for one in record.results if one.reproduce), "")
+        command = ONE_TEST.sub("seatrial run", of_result) or command
+    return redact_text(PART.sub("", RUN_DIR.sub("", command)))
+
+
 def run_argument(record: RunRecord) -> str:
     """Return the run's folder as a command names it; RUN where its name is not plain."""
     named = RUN_DIR.search(record.command)
-    folder = redact_text(named[1].strip("'") if named else f"runs/{record.id}")
-    return folder if PLAIN_FOLDER.fullmatch(folder) else "RUN"
+    return _plain_folder(named[1] if named else f"runs/{record.id}") or "RUN"
+
+
+def baseline_argument(record: RunRecord) -> str:
+    """Return the folder of the baseline run; BASELINE where it is not known, or not plain."""
+    named = BASELINE.search(record.command)
+    if not named:
+        return "BASELINE"
+    folder, id = named[1].strip("'\"").rstrip("/"), record.baseline
+    of_runs = f"{folder}/{id}"  # the option can name a folder of runs
+    return _plain_folder(folder if PurePath(folder).name == id else of_runs) or "BASELINE"
+
+
+def _plain_folder(name: str) -> str:
+    """Return a folder's name without quotes and secrets; "" where a shell would need quotes."""
+    folder = redact_text(name.strip("'\""))
+    return folder if PLAIN_FOLDER.fullmatch(folder) else ""
 
 
 def node_suspects(suspects: Iterable[str]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from reports.measurement import Measurement, RecordModel, Verdict, about
+from reports.numbers import quantity
 from reports.regressions import NO_BASELINE, BaselineValue, Regression, find_regressions
 
 if TYPE_CHECKING:
@@ -324,6 +325,15 @@ class RunRecord(RecordModel):
         terms, values = self.contract.baseline, self.baseline_values
         problem = self.baseline_problem
         return find_regressions(terms, self.baseline, problem, values, self.results)
+
+    @property
+    def baseline_text(self) -> str:
+        """Name the baseline run, and say so if nothing is worse; "" where nothing was compared."""
+        terms = self.contract.baseline
+        if not terms or self.baseline_problem or self.regressions:
+            return self.baseline
+        compared = quantity(len(terms), "measures")
+        return f"{self.baseline} ({compared} compared: none is worse than the contract allows)"
 
     def frame(self) -> DataFrame:
         """Return one row per measurement; `measurement_frame` describes the columns."""

@@ -99,6 +99,8 @@ def _header_lines(record: RunRecord, fmt: TextFormatter) -> list[str]:
     lines += fmt.wrap(f"{contract.name} @ {digest}", "contract  ")
     if not contract.agreed:
         lines += fmt.wrap("none was agreed: the limits were derived from the cluster", " " * 10)
+    if record.baseline:
+        lines += fmt.wrap(record.baseline_text, "baseline  ")
     if record.rehearsal:
         lines += fmt.wrap(record.rehearsal, "REHEARSAL: ")
     return lines
@@ -128,7 +130,7 @@ def _sentence_cell(row: ReportRow, room: int, fmt: TextFormatter) -> str:
 
 def _limit_cell(row: ReportRow, fmt: TextFormatter) -> str:
     """Write the limit, or nothing."""
-    limit = None if row.is_only_information else row.key.limit
+    limit = row.key.limit if row.shows_limit else None
     return fmt.plain(limit) if limit else ""
 
 

@@ -19,6 +19,7 @@ from reports.sanitize import closest_name, one_line
 if TYPE_CHECKING:
     from probes.check.declarations import Check
     from probes.contract.contract import Contract
+    from probes.contract.terms import ClusterTerms
     from reports.measurement import Limit
 
 
@@ -97,6 +98,8 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     if terms.line_rate_gbps:
         fabric = f"{fabric}, {terms.rail_count} x {terms.line_rate_gbps:g} Gbit/s per node"
     yield "fabric", str(fabric)
+    if others := _other_terms(terms):
+        yield "terms", others
     for waiver in loaded.waivers:
         yield "waiver", f"{waiver.id}: {waiver.criterion} until {waiver.until}, {waiver.name}"
     for name, percent in loaded.baseline.items():
@@ -119,6 +122,24 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     if needs_second and not terms.management:
         yield "UNPROVEN", "no second interface to self-test FABRIC: write `management` in [cluster]"
     yield "commands", describe_typists(terms)
+
+
+TOLD = ["nodes", "gpus_per_node", "gpu_model", "fabric", "rails", "line_rate_gbps", "launch"]
+
+
+def _other_terms(terms: ClusterTerms, *, besides: Collection[str] = ()) -> str:
+    """Format the terms that the contract sets, besides TOLD: `ram_gib = 1280, shared = "/data"`."""
+    from probes.contract.drafts import value_text
+
+    texts = []
+    for key, value in terms.model_dump(exclude_defaults=True).items():
+        if key not in (*TOLD, *besides):
+            table = value if isinstance(value, dict) else {"": value}
+            texts += [
+                f"{key}.{part}".rstrip(".") + f" = {value_text(each)}"
+                for part, each in table.items()
+            ]
+    return ", ".join(texts)
 
 
 def _band(limit: Limit) -> str:
@@ -218,9 +239,10 @@ def new(
             f"{file.absolute().parent} cannot be written, or is not a folder. Make it writable, or "
             "give a FILE in another folder"
         )
-    text = _draft_from(run) if run else _ask_user(template, Interview(given, keep=keep))
+    interview = Interview(given, keep=keep)
+    text = _draft_from(run) if run else _ask_user(template, interview)
     with refuse_unusable():
-        parse(text.encode(), f"the contract for {file}")
+        written = parse(text.encode(), f"the contract for {file}")
     try:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
@@ -230,6 +252,8 @@ def new(
         ) from None
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}") from None
+    if keep and (others := _other_terms(written.cluster, besides=interview.answers)):
+        _show(f"proposed by the template, and not changed: {others}", "")
     todo = "change each value to what was ordered, then " if run else ""
     click.echo(f"wrote {one_line(file)}. Next: {todo}`seatrial contract check {one_line(file)}`")
 
@@ -258,9 +282,7 @@ def _ask_user(template: str | None, interview: Interview) -> str:
         )
     if template is not None and template not in names:
         raise UsageError(f"--template: expected one of {', '.join(names)}, found {template!r}")
-    text = ask_contract(template, interview)
-    interview.check_all_used()
-    return text
+    return ask_contract(template, interview)
 
 
 ABOUT_TIERS = "quick takes minutes; standard is for a handover; soak is longer, for rare faults"
@@ -307,8 +329,7 @@ class Interview:
             except ValueError as error:  # ContractError among them
                 raise UsageError(f"--set {key}: {error}") from None
         if self.keep:
-            if kept == "" and needed:
-                raise UsageError(f"--yes: `{key}` has no proposed answer. Add {_option(key)}")
+            self.need([key] if kept == "" and needed else [])
             return None if kept == "" else kept
         place = f"{len(self.keys)}/{max(self.count, len(self.keys))} " if self.count else ""
         try:
@@ -324,14 +345,31 @@ class Interview:
             raise ValueError(NEEDED)
         return self.answers[key] == OPEN
 
-    def check_all_used(self) -> None:
-        """Raise UsageError for an answer to a question that is not asked."""
-        if other := [key for key in self.answers if key not in self.keys]:
-            close = closest_name(other[0], self.keys)
-            meant = f"; did you mean {close}?" if close else ""
+    def need(self, keys: Sequence[str]) -> None:
+        """Raise UsageError if nobody answers these questions, which have no proposed answer."""
+        lacking = [key for key in keys if key not in self.answers] if self.keep else []
+        if lacking:
+            what, have = quantity(len(lacking), "answers"), "has" if len(lacking) == 1 else "have"
             raise UsageError(
-                f"--set: expected some of {', '.join(self.keys)}, found {other[0]!r}{meant}"
+                f"--yes: {what} {have} no proposal. Add {' '.join(map(_option, lacking))}"
             )
+
+    def check_all_used(self, template: str, hardware: Mapping[str, Any]) -> None:
+        """Raise UsageError for an answer to a question that is not asked.
+
+        `hardware` are the terms that the limits of the template are for.
+        """
+        other = next((key for key in self.answers if key not in self.keys), None)
+        if other is None:
+            return
+        if other in hardware:
+            raise UsageError(
+                f"--set {other}: the limits of {template} are for {other} = {hardware[other]} "
+                "alone. For other hardware, use another template, or --template other"
+            )
+        close = closest_name(other, self.keys)
+        meant = f"; did you mean {close}?" if close else ""
+        raise UsageError(f"--set: expected some of {', '.join(self.keys)}, found {other!r}{meant}")
 
 
 def ask_contract(template: str | None, interview: Interview) -> str:
@@ -344,9 +382,12 @@ def ask_contract(template: str | None, interview: Interview) -> str:
     ask = interview.ask
     if not interview.keep:
         click.echo(INTRODUCTION)
+    interview.need(["template", "name", "nodes"] if template is None else [])
     template = template or _ask_template(drafts.real_contracts(), drafts.OTHER, interview)
     shipped = load(template) if template != drafts.OTHER else None
     questions = list(drafts.list_questions(shipped))
+    needed = [q.key for q in questions if q.needed and q.kept is None]
+    interview.need(["name", *(key for key in needed if drafts.is_asked(key, interview.answers))])
     interview.count = len(interview.keys) + 2 + sum(drafts.is_asked(q.key, {}) for q in questions)
     name = ask("name", "What is the name of the cluster?", "", True, "", _check_name)
     tiers = _check_tier(name, template)
@@ -358,6 +399,7 @@ def ask_contract(template: str | None, interview: Interview) -> str:
             kept = "" if one.kept is None else one.kept
             answers[one.key] = ask(one.key, one.text, kept, one.needed, one.help, check)
     if shipped is not None:
+        interview.check_all_used(template, drafts.hardware_of(shipped.cluster))
         return drafts.fill_template(name, template, tier, answers)
     given = {key: value for key, value in answers.items() if value is not None}
     limits = drafts.propose_limits(ClusterTerms(**given))
@@ -367,6 +409,7 @@ def ask_contract(template: str | None, interview: Interview) -> str:
             _check_text(drafts.write_contract(name, tier, answers, {**limits, measure: changed}))
 
         limits[measure] = _ask_limit(measure, limit, check_limit, interview)
+    interview.check_all_used(template, {})
     return drafts.write_contract(name, tier, answers, limits)
 
 

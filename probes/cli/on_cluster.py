@@ -118,7 +118,8 @@ def _ask(settings: RunSettings) -> Iterator[Answer]:
         return
     with closing(cluster):
         cluster.emulated = cluster.emulated or emulated
-        yield Answer("cluster", cluster.address)
+        rehearsal = f"; a rehearsal: {cluster.rehearsal}" if cluster.rehearsal else ""
+        yield Answer("cluster", cluster.address + rehearsal)
         yield from ask_cluster(cluster, terms)
 
 

@@ -291,6 +291,7 @@ def explain(code: str | None, run_folder: Path | None) -> None:
     CODE.
     """
     from probes.session.rejudge import read_summary
+    from reports.orders import again_command
     from reports.text import TextFormatter
 
     fmt = TextFormatter(WIDTH, unicode=cli.is_unicode())
@@ -308,7 +309,10 @@ def explain(code: str | None, run_folder: Path | None) -> None:
         return
     with cli.refuse_unusable():
         record = read_summary(run_folder).record
-    findings = _findings_of(record, name)
+    findings = [
+        one.model_copy(update={"reproduce": again_command(record, one)})
+        for one in _findings_of(record, name)
+    ]
     blocks = ["\n".join(_describe_finding(one, record.cluster, fmt)) for one in findings]
     click.echo("\n\n".join(blocks))
 

@@ -245,7 +245,39 @@ def again(
     click.echo("PARTIAL a part of a run can fail, but is never accepted")
     if cluster not in (None, was):
         click.echo(one_line(f"NOTE run {record.id} was on {was}. The new run is on {cluster}"))
-    sys.exit(run_suite(values, to_pytest))
+    code = run_suite(values, to_pytest)
+    cli.print_lines(_changes(record, only, run_dir))
+    sys.exit(code)
+
+
+# What a repetition shows, by whether the earlier run and the new one were accepted.
+CHANGES = {
+    (False, True): "Fixed",
+    (False, False): "Not fixed",
+    (True, False): "Worse",
+    (True, True): "As before",
+}
+
+
+def _changes(before: RunRecord, only: list[str], run_dir: str | None) -> Iterator[str]:
+    """Yield for each repeated criterion what became of it; nothing if no run was written."""
+    from reports.acceptance import load_summary, summarize_acceptance
+    from reports.run_folder.event_log import UnreadableRun
+
+    try:
+        now = load_summary(Path(run_dir) if run_dir else cli.newest_run())
+    except (UnreadableRun, cli.UsageError):
+        return
+    if now.record.id == before.id:
+        return
+    old, new = (
+        {row.criterion.id: row.verdict for row in summary.rows}
+        for summary in (summarize_acceptance(before), now)
+    )
+    for id in only:
+        if id in old and id in new:
+            word = CHANGES[old[id].accepted, new[id].accepted]
+            yield f"{word}: {id} was {old[id].value} in run {before.id}, is {new[id].value} now"
 
 
 def _check_cluster(record: RunRecord, was: str, given: str | None, repeated: list[str]) -> None:
@@ -343,7 +375,7 @@ NOTHING = "PLAN: nothing was tested"
 )
 @run_options("cluster", "contract", "tier", "only", "nodes")
 def plan(cluster: str | None, **values: str | None) -> None:
-    """Show which probes a run would have, how long they take, and what they need and disturb.
+    """Show which tests a run would have, how long they take, and what they need and disturb.
 
     It tests nothing, and writes nothing. With --cluster it joins the cluster to count its nodes
     and GPUs, and starts nothing there. Without --cluster it plans from the contract.
@@ -406,7 +438,7 @@ def _criteria_lines(settings: RunSettings) -> Iterator[str]:
         yield f"{id}  {title}"
         if id in optional:
             yield from _wrap("  unproven", f"not provable here: {optional[id]}")
-        yield from _list("  probes", [probe.partition("::")[2] for probe in probes])
+        yield from _list("  tests", [probe.partition("::")[2] for probe in probes])
         yield from _wrap("  time", describe_time(usual_seconds(tier, [id])))
         yield from _wrap("  where", CRITERIA[id].where)
         yield from _list("  needs", [*CRITERIA[id].needs])
@@ -415,7 +447,7 @@ def _criteria_lines(settings: RunSettings) -> Iterator[str]:
             yield from _wrap("  commands", _describe_commands(settings))
         yield ""
     whole = describe_time(usual_seconds(tier, chosen))
-    yield from _wrap("total", f"{quantity(total, 'probes')}, {whole}")
+    yield from _wrap("total", f"{quantity(total, 'tests')}, {whole}")
     source = f"Times come from {LAB} without GPUs ({SOURCE})."
     yield from _wrap("", f"{source} Expect other times on your cluster.")
 

@@ -48,14 +48,17 @@ def bound_lines(limit: Limit) -> Iterator[str]:
 def format_line(line: Line) -> str:
     """Format `key = value  # comment`; without a value the complete line is a comment."""
     key, value, comment = line
-    text = _value_text(value)
+    text = value_text(value)
     note = f"  # {one_line(comment)[:MAX_COMMENT]}" if comment else ""
     return f"# {key} ={note}" if value is None else f"{key} = {text}{note}"
 
 
-def _value_text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Write a value as a contract file has it."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_value_text, value))}]"
+        return f"[{', '.join(map(value_text, value))}]"
+    if isinstance(value, float):
+        return f"{value:.15g}"
     return toml_text(value) if isinstance(value, str) else str(value)
 
 
@@ -135,6 +138,12 @@ def _is_given(key: str, template: Contract | None) -> bool:
     """Return whether a template is for this hardware alone: other hardware has other limits."""
     hardware = key in ("gpus_per_node", "gpu_model")
     return template is not None and hardware and getattr(template.cluster, key) is not None
+
+
+def hardware_of(terms: ClusterTerms) -> dict[str, Any]:
+    """Return the terms that the limits of a contract are for, by key; those that are given."""
+    given = {key: getattr(terms, key) for key in MACHINES | NETWORK}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def is_asked(key: str, answers: Mapping[str, Any]) -> bool:

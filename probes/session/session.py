@@ -44,6 +44,14 @@ DEFAULT_CONTRACT = "seatrial.toml"  # of the current folder: used where no contr
 HELD_S = 2.0  # a run that has just ended gives its accelerators back within it
 
 
+def typed_command(argv: Sequence[str]) -> str:
+    """Return the command line of a process, ready to be pasted."""
+    path = Path(argv[0])
+    by_module = path.name == "__main__.py"  # as in `python -m pytest probes`
+    program = ["python", "-m", path.parent.name] if by_module else [path.name]
+    return shlex.join([*program, *argv[1:]])
+
+
 def say_waiting(held: str) -> None:
     """Print what the run waits for: pytest prints nothing yet."""
     with suppress(OSError, ValueError):  # a terminal that is gone ends no run
@@ -180,11 +188,6 @@ class RunSession:
         terms = self.contract.cluster
         return terms.model_copy(update={"nodes": self.ordered}) if self.ordered else terms
 
-    @property
-    def command(self) -> str:
-        """Command line, ready to be pasted."""
-        return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-
     def missing_nodes(self) -> list[str]:
         """Return the names of nodes that were alive when the run began and are not alive now."""
         alive = {node["id"] for node in self.cluster.nodes} if self.cluster else set()
@@ -200,7 +203,7 @@ class RunSession:
             self.contract.text,
             id=self.store.path.name,
             started=self.store.run_time,
-            command=self.command,
+            command=typed_command(sys.argv),
             tier=self.tier,
             versions=versions,
             cluster=self.described,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reports.acceptance import AcceptanceSummary
+from reports.acceptance import AcceptanceSummary, any_ran
 from reports.frames.measurements import COLUMNS, csv_text, json_rows, typed_frame
 from reports.measurement import Verdict, title_of
 from reports.numbers import number
@@ -119,7 +119,10 @@ def table_rows(table: DataFrame) -> Iterator[Any]:
 
 
 def _keyed_frame(summary: AcceptanceSummary) -> DataFrame:
-    """Return the criteria and measurements of a run by KEY; equal ones are counted in time."""
+    """Return the criteria and measurements of a run by KEY; equal ones are counted in time.
+
+    What a part of the suite left out is no failure of it.
+    """
     import pandas as pd
 
     criteria = [
@@ -132,6 +135,7 @@ def _keyed_frame(summary: AcceptanceSummary) -> DataFrame:
             "note": row.problem,
         }
         for row in summary.rows
+        if not summary.record.partial or any_ran(row.results)
     ]
     frames = [typed_frame(criteria, COLUMNS), summary.record.frame()]
     frame = pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True)

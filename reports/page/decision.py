@@ -18,14 +18,11 @@ from reports.acceptance import (
 )
 from reports.measurement import Verdict
 from reports.numbers import quantity
-from reports.orders import run_argument
+from reports.orders import VALUE, run_argument, same_command, whole_command
 from reports.page.sections import MAX_NAMED, count_controls, join_words, only_lacks_limits
-from reports.redact import redact_text
 from reports.run_folder.times import known_time
 from reports.sanitize import one_line
 
-VALUE = r"(?:=| +)(?:'[^']*'|\"[^\"]*\"|\S+)"  # of an option in a command
-PART_OPTION = re.compile(f" (?:--only|-k|--tier){VALUE}")
 CLEANUP_OPTION = re.compile(f" --(?:cluster|contract){VALUE}")
 CONTRACT_OPTION = re.compile(f" --contract{VALUE}")
 DRAFT = "seatrial.toml"  # a contract that is written from a run
@@ -157,8 +154,7 @@ def choose_next_step(
     this is a copy, and `untested` if something was not shown.
     """
     record, run = summary.record, run_argument(summary.record)
-    command = redact_text(record.command)
-    whole = PART_OPTION.sub("", command)
+    command, whole = same_command(record), whole_command(record)
     if summary.integrity.problems:
         text = "Do not sign. Ask for the original run folder, or run again. See what differs:"
         return _one(text, f"seatrial show {run}")
@@ -194,7 +190,7 @@ def choose_next_step(
         return _one("Run the missing tests. They are listed below, under Not tested.")
     again = Action("Run the suite again:", command)
     if any(problem.kind == "teardown" for problem in record.problems):
-        on = "".join(CLEANUP_OPTION.findall(command))
+        on = "".join(found[0] for found in CLEANUP_OPTION.finditer(command))
         look = Action("Show what the test left on the cluster:", f"seatrial cleanup{on}")
         remove = (
             f"Remove it{_an_hour_after(record.finished)} (cleanup keeps what changed in the last "

@@ -18,7 +18,14 @@ from reports.charts import Figure, draw_figures
 from reports.frames.compare import compare
 from reports.measurement import Measurement, Verdict
 from reports.numbers import number, quantity
-from reports.orders import MAX_LISTED, again_command, fill, node_suspects, run_argument
+from reports.orders import (
+    MAX_LISTED,
+    again_command,
+    baseline_argument,
+    fill,
+    node_suspects,
+    run_argument,
+)
 from reports.page import decision, sections
 from reports.record import NOT_RUN, Control, Finding, ProbeResult, RunRecord, Severity
 from reports.redact import redact_text
@@ -51,7 +58,8 @@ MAX_PASSING = 4  # passing subjects of one measurement shown in its section; the
 class Decision:
     """Page 1: the decision, what to do next, and what was not tested.
 
-    `findings` and `unexplained` results are the first; `more` of them are in the appendix.
+    `findings` and `unexplained` results are the first; `more` of them are in the appendix. `run`
+    and `baseline` are the folders of both runs, as a command names them.
     """
 
     lead: decision.Lead
@@ -61,6 +69,8 @@ class Decision:
     unexplained: list[ProbeResult]
     more: int
     step: decision.NextStep
+    run: str
+    baseline: str
     paste: str
 
 
@@ -120,7 +130,6 @@ def render(
         untested=untested,
         failed=failed,
         unproven=_unproven_criteria(summary, untested),
-        run_argument=run_argument(record),
         anchors=sections.section_anchors(summary.rows),
         caught_controls=sections.count_controls(record.results),
         again=lambda shown: again_command(record, shown),
@@ -155,6 +164,8 @@ def _view_decision(
         unexplained=unexplained[: most - len(first)],
         more=max(0, len(summary.findings) + len(unexplained) - most),
         step=step,
+        run=run_argument(summary.record),
+        baseline=baseline_argument(summary.record),
         paste=acceptance_table(summary, decision_first=True),
     )
 
@@ -219,6 +230,7 @@ def _header_facts(record: RunRecord) -> list[list[tuple[str, str]]]:
         ("took", _run_duration(record)),
         ("tier", record.tier),
         ("contract", f"{contract.name} @ {contract.sha256[:12]}" if contract.agreed else "none"),
+        ("baseline", record.baseline_text),
         ("suite", describe_version(record.versions)),
         ("operator", record.operator),
         ("nonce", record.nonce),

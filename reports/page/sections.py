@@ -83,7 +83,7 @@ def caught_text(row: ReportRow) -> str:
 
 def limit_text(row: ReportRow) -> str:
     """Write the limit that a row's sentence is held to; "" where there is no value to hold."""
-    shown = row.key.value is not None and not row.is_only_information
+    shown = row.key.value is not None and row.shows_limit
     if shown and row.key.judged and row.key.limit is None:
         return "none was given"
     return bound_text(row.key.limit) if shown else ""
@@ -374,12 +374,14 @@ def build_node_matrix(record: RunRecord) -> NodeMatrix:
     names = dict.fromkeys(record.node_names)
     known, criteria = set(names), list(dict.fromkeys(r.criterion for r in record.results))
     measured = defaultdict[tuple[str, str], list[Measurement]](list)
-    suspects = set[tuple[str, str]]()
+    suspects = {(s, r.criterion) for r in record.results for f in r.findings for s in f.suspects}
     for result in record.results:
         for m in result.measurements:
-            for node in _nodes_of(m.subject, known) if m.judged else ():
+            nodes = _nodes_of(m.subject, known) if m.judged else set()
+            accused = {node for node in nodes if (node, result.criterion) in suspects}
+            # A finding can tell which end of a bad pair has the fault.
+            for node in (accused or nodes) if m.severity else nodes:
                 measured[node, result.criterion].append(m)
-        suspects |= {(one, result.criterion) for f in result.findings for one in f.suspects}
     rows = [
         (name, [_cell(measured[name, id], (name, id) in suspects) for id in criteria])
         for name in names

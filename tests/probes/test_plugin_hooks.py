@@ -13,6 +13,7 @@ import pytest
 from probes import plugin
 from probes.gang.scenario import NoRoom
 from probes.session.probe_report import describe_error
+from probes.session.session import typed_command
 from probes.toml_tables import TableError
 from reports.measurement import Verdict
 
@@ -281,6 +282,18 @@ def test_an_error_of_ours_is_told_by_its_sentence_alone(error: Exception, told: 
     assert describe_error(caught) == told
 
 
+@pytest.mark.parametrize(
+    ("program", "shown"),
+    [
+        ("/usr/bin/pytest", "pytest"),
+        ("/x/site-packages/pytest/__main__.py", "python -m pytest"),
+        ("/x/site-packages/seatrial/__main__.py", "python -m seatrial"),
+    ],
+)
+def test_the_command_of_a_run_can_be_pasted(program: str, shown: str) -> None:
+    assert typed_command([program, "probes", "-k", "a b"]) == f"{shown} probes -k 'a b'"
+
+
 def test_the_collection_returns_what_pytest_collected() -> None:
     session: Any = SimpleNamespace(config=config_of(), items=[])
     collecting = plugin.pytest_collection(session)
@@ -352,7 +365,7 @@ def test_a_run_begins_with_what_may_change_its_results_and_what_it_leaves_out(
         "folder    here",
         "loaded    pytest-cov 7.0: can change results. `seatrial run` loads none",
         "versions  GANG needs Ray 2.40",
-        "left out  2 probes of a longer tier than quick, or not in --only",
+        "left out  2 tests of a longer tier than quick, or not in --only",
     ]
 
 

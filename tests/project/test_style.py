@@ -33,7 +33,7 @@ BUDGET = {
     # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
     # measures and criteria.  The help has sections.
     # submit says which job is lost, and what a lost head means.
-    "probes/cli": 2035,  # `contract check` names a missing second interface
+    "probes/cli": 2097,  # what a template orders, which answers lack, what `again` changed
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -43,7 +43,7 @@ BUDGET = {
     # in bounded memory.
     "probes/cluster": 3369,  # nodes with a rare version are suspects; tunnels; when to clean up
     # Keys of a contract say what holds without them.
-    "probes/contract": 1368,  # where a guide may come from, and its hash
+    "probes/contract": 1373,  # the hardware that the limits of a template are for
     "probes/environment": 813,
     "probes/fabric": 3334,
     "probes/faults": 340,
@@ -62,7 +62,7 @@ BUDGET = {
     # submission is kept.
     # Usual times of probes; os._exit ends a run as a signal does; a signal waits for the first
     # event's end.
-    "probes/session": 1594,  # a probe that failed is written in its criterion's words
+    "probes/session": 1596,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1142,
     "reference_trainer": 3685,  # calls restore the environment; linear rendezvous; imports frozen
@@ -76,7 +76,7 @@ BUDGET = {
     # what a changed folder says is not on page 1.
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
-    "reports": 7055,  # what was measured on a part; when and where to clean up; who may sign
+    "reports": 7100,  # what was measured on a part; when and where to clean up; who may sign
     "scaling": 2927,  # a replay ends at a known median, on all ranks at once
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }

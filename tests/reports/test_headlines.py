@@ -268,3 +268,6 @@ def test_the_row_says_the_regression_that_decides() -> None:
     assert [one.verdict.value for one in rows["FABRIC"].regressions] == ["UNPROVEN", "FAIL"]
     assert rows["FABRIC"].verdict is Verdict.FAIL
     assert rows["FABRIC"].problem.startswith("busbw on cluster: 376 GB/s, 50 % worse")
+    assert rows["FABRIC"].sentence == rows["FABRIC"].problem
+    assert not rows["FABRIC"].shows_limit, "the sentence has the limit of [baseline]"
+    assert rows["GANG"].shows_limit

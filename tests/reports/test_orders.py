@@ -7,8 +7,20 @@ from typing import Any
 
 import pytest
 
-from reports.orders import KINDS, MAX_SHOWN, break_command, fill, in_capitals, node_suspects
-from reports.record import Finding, RepairStep
+from reports.orders import (
+    KINDS,
+    MAX_SHOWN,
+    baseline_argument,
+    break_command,
+    fill,
+    in_capitals,
+    node_suspects,
+    same_command,
+    whole_command,
+)
+from reports.record import Finding, RepairStep, RunRecord
+from reports.run_folder.integrity import load
+from tests.support.paths import RECORDINGS
 
 HOSTILE = [
     "; rm -rf /",
@@ -217,3 +229,66 @@ def test_a_broken_command_is_the_same_command(columns: int) -> None:
 
 def test_a_command_without_words_is_no_line() -> None:
     assert break_command("", 80) == []
+
+
+WHERE = "--cluster auto --contract mine.toml"
+IN_CHECKOUT = f"pytest 'probes/fabric/test_fabric.py::test_x[a b]' {WHERE} --tier quick --nodes 4"
+INSTALLED = f"seatrial run {WHERE} --tier quick --nodes 4 -k test_x"
+
+
+def run_of(command: str, reproduce: str = IN_CHECKOUT, **changes: Any) -> RunRecord:
+    """A run that was started by this command."""
+    record = load(RECORDINGS / "healthy-lab")
+    results = [one.model_copy(update={"reproduce": reproduce}) for one in record.results]
+    return record.model_copy(update={"command": command, "results": results, **changes})
+
+
+@pytest.mark.parametrize(
+    ("command", "same", "whole"),
+    [
+        (f"seatrial run {WHERE}", f"seatrial run {WHERE}", f"seatrial run {WHERE}"),
+        (
+            f"seatrial run {WHERE} --only FABRIC,GANG --run-dir '/data/my run' -k 'a or b'",
+            f"seatrial run {WHERE} --only FABRIC,GANG -k 'a or b'",
+            f"seatrial run {WHERE}",
+        ),
+        (
+            f"python -m pytest probes --run-dir=runs/first --tier=quick {WHERE}",
+            f"python -m pytest probes --tier=quick {WHERE}",
+            f"python -m pytest probes {WHERE}",
+        ),
+    ],
+)
+def test_a_run_is_repeated_in_a_folder_of_its_own(command: str, same: str, whole: str) -> None:
+    """The folder of a run exists already: with it the command would be refused."""
+    record = run_of(command)
+    assert (same_command(record), whole_command(record)) == (same, whole)
+
+
+@pytest.mark.parametrize("reproduce", [IN_CHECKOUT, INSTALLED], ids=["checkout", "installed"])
+@pytest.mark.parametrize("program", ["seatrial", "python -m seatrial"])
+def test_after_a_part_that_was_repeated_comes_the_complete_run(
+    program: str, reproduce: str
+) -> None:
+    """`again` repeats a part, and it can only repeat: it is not the command of a complete run."""
+    record = run_of(f"{program} again FABRIC --run runs/first --run-dir runs/next", reproduce)
+    assert whole_command(record) == f"seatrial run {WHERE} --nodes 4"
+    assert same_command(record) == f"{program} again FABRIC --run runs/first"
+    nothing = record.model_copy(update={"results": []})
+    assert whole_command(nothing) == same_command(record), "no test began, so nothing is known"
+
+
+@pytest.mark.parametrize(
+    ("named", "shown"),
+    [
+        ("--baseline runs/first", "runs/first"),
+        ("--baseline=/data/runs/first/", "/data/runs/first"),
+        ("--baseline '/data/week 1'", "BASELINE"),
+        ("--baseline runs", "runs/first"),
+        ("", "BASELINE"),
+    ],
+)
+def test_the_baseline_is_named_as_a_folder(named: str, shown: str) -> None:
+    """The option names a run or a folder of runs, the record the id of the run."""
+    record = run_of(f"seatrial run {named} {WHERE}", baseline="first")
+    assert baseline_argument(record) == shown

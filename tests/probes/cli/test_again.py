@@ -24,9 +24,10 @@ from probes.cli import run as module
 from probes.cli.command import UsageError
 from probes.cli.main import main
 from probes.contract.contract import load
+from reports.acceptance import load_summary
 from reports.record import ContractFacts, ProbeResult, RunRecord
 from reports.run_folder.integrity import load as load_run
-from tests.support.paths import REPO
+from tests.support.paths import RECORDINGS, REPO
 from tests.support.run_folders import rewrite
 from tests.support.signing import finished_run
 from tests.support.stand_in import CONTRACT, GOOD, STAND_IN
@@ -96,6 +97,40 @@ def test_the_again_line_of_a_finding_can_be_pasted(suite: Any, pytester: pytest.
     result = pytester.runpytest_subprocess("-p", "probes.plugin", *words, "--collect-only", "-q")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["1 test collected*"])
+
+
+def test_what_a_repetition_changed_is_its_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = folder_from("local:2", tmp_path)
+    criteria = {row.criterion.id: row.verdict for row in load_summary(run).rows}
+
+    def fake(values: dict[str, Any], to_pytest: list[str]) -> int:
+        shutil.copytree(RECORDINGS / made, tmp_path / str(values["run_dir"]))
+        return 20
+
+    monkeypatch.setattr(module, "run_suite", fake)
+    for made in ("healthy-atlas", "tcp-fallback"):
+        result = again("fabric", "gang", "--run", run, "--run-dir", f"next-{made}")
+        now = {row.criterion.id: row.verdict for row in load_summary(RECORDINGS / made).rows}
+        said = result.output.splitlines()[-2:]
+        for id, line in zip(("FABRIC", "GANG"), said, strict=True):
+            word = module.CHANGES[criteria[id].accepted, now[id].accepted]
+            was, new = criteria[id].value, now[id].value
+            assert line == f"{word}: {id} was {was} in run run, is {new} now"
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["no folder", "no record"])
+def test_without_a_new_run_nothing_is_compared(
+    made: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: Started
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if made:
+        (tmp_path / "next").mkdir()
+    result = again("FABRIC", "--run", folder_from("local:2", tmp_path), "--run-dir", "next")
+    assert result.exit_code == 20
+    assert result.output.endswith(PARTIAL)
 
 
 def record_of(reproduce: str, contract: str = "lab", **cluster: Any) -> RunRecord:

@@ -161,10 +161,13 @@ def test_the_check_begins_with_what_was_ordered(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("[FABRIC.busbw]", gate))
     words = ["contract", "check", "--limits", str(file)]
     lines = CliRunner(env={"COLUMNS": "200"}).invoke(main, words).output.splitlines()
-    assert lines[1:5] == [
+    assert lines[1:7] == [
         "tier      standard",
         "ordered   8 nodes, 8 x NVIDIA H100 80GB HBM3",
         "fabric    rdma, 8 x 400 Gbit/s per node",
+        "terms     gpu_memory_gib = 79, cpus_per_node = 96, ram_gib = 1280, versions.driver = "
+        '">=550.54",',
+        '          versions.torch = ">=2.6", versions.ray = ">=2.40", versions.python = ">=3.10"',
         "baseline  FABRIC.busbw: at most 2 % worse than in the baseline run",
     ]
     assert not [line for line in lines if line.startswith("UNPROVEN")]
@@ -247,9 +250,13 @@ def test_a_script_answers_with_options(tmp_path: Path) -> None:
     words = ["--template", "h100-ndr400", "--set", "name=atlas", "--set", "nodes=8", "--yes"]
     done = written(tmp_path, *words, "--set", "shared=/data", "--set", "cpus_per_node=-")
     assert done.exit_code == 0, done.output
-    assert done.output.splitlines() == [
-        f"wrote {tmp_path}/my.toml. Next: `seatrial contract check {tmp_path}/my.toml`"
-    ]
+    *unnamed, last = done.output.splitlines()
+    assert last == f"wrote {tmp_path}/my.toml. Next: `seatrial contract check {tmp_path}/my.toml`"
+    assert " ".join(unnamed) == (
+        "proposed by the template, and not changed: gpu_memory_gib = 79, ram_gib = 1280, "
+        'versions.driver = ">=550.54", versions.torch = ">=2.6", versions.ray = ">=2.40", '
+        'versions.python = ">=3.10"'
+    )
     made = load(str(tmp_path / "my.toml"))
     assert (made.name, made.tier, made.cluster.nodes, made.cluster.shared) == (
         *("atlas", "standard", 8, "/data"),
@@ -275,8 +282,16 @@ def test_a_script_agrees_other_limits_with_their_reason(tmp_path: Path) -> None:
     ("words", "says"),
     [
         ([], "no answer to `Which hardware?`, and no terminal to ask: give --template NAME, or"),
-        (["--yes"], "--yes: `template` has no proposed answer. Add --template NAME"),
-        (["--template", "h100-ndr400", "--yes"], "`name` has no proposed answer. Add --set name="),
+        (["--yes"], "--yes: 3 answers have no proposal. Add --template NAME --set name=... --set "
+         "nodes=..."),
+        (["--template", "h100-ndr400", "--yes"], "no proposal. Add --set name=... --set nodes=..."),
+        (["--template", "h100-ndr400", "--set", "name=a", "-y"], "--yes: 1 answer has no proposal"),
+        (["--template", "other", "--set", "name=a", "-y", "--set", "fabric=rdma"],
+         "Add --set nodes=... --set gpus_per_node=... --set gpu_model=... --set rails=... --set "
+         "line_rate_gbps=..."),
+        (["--template", "h100-ndr400", "--set", "name=a", "-y", "--set", "nodes=8", "--set",
+          "rails=4"], "--set rails: the limits of h100-ndr400 are for rails = 8 alone. For other "
+         "hardware, use another template, or --template other"),
         (["--template", "h100-ndr400", "--set", "name=a"], "to ask: give --set tier=..., or"),
         (["--set", "name"], "--set: expected KEY=ANSWER, each KEY once, found 'name'"),
         (["--set", "name=a", "--set", "name=b"], "each KEY once, found 'name=b'"),

@@ -24,8 +24,9 @@ def diagnosed(
 ) -> Any:
     closed: list[bool] = []
     joined = SimpleNamespace(
-        emulated=False, address="10.0.0.1:6379", close=lambda: closed.append(True)
-    )
+        emulated=False, rehearsal="accelerators are emulated", address="10.0.0.1:6379",
+        close=lambda: closed.append(True),
+    )  # fmt: skip
     monkeypatch.setattr(cluster_module, "connect", lambda spec: joined)
     monkeypatch.setattr(nodes, "ask_cluster", lambda cluster, terms: answers)
     monkeypatch.setattr(doctor, "why_no_other_user", lambda *, own_guide: "")
@@ -38,6 +39,7 @@ def diagnosed(
 def test_a_sound_cluster_ends_with_0(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     result = diagnosed(monkeypatch, tmp_path, SOUND, "--contract", "lab", "--nodes", "4")
     assert result.exit_code == 0, result.output
+    assert "10.0.0.1:6379; a rehearsal: accelerators are emulated" in result.output
     assert "ok   nodes" in result.output
     assert result.output.endswith("nothing was found that would prevent an accepted run\n")
 

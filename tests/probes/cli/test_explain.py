@@ -67,7 +67,7 @@ def test_a_run_fills_in_its_names() -> None:
     assert "do Make NCCL on atlas07 use RDMA: check its devices" in text
     assert "1. on atlas07: ibv_devinfo" in text
     assert "NCCL_IB_HCA names mlx4" in text
-    assert "again pytest" in text
+    assert "again seatrial again FABRIC --run runs/" in text
     assert all(len(line) <= WIDTH for line in told.output.splitlines())
 
 

@@ -50,7 +50,7 @@ def test_each_probe_of_the_tier_is_shown_with_what_it_disturbs(tier: str) -> Non
         assert (duty.probe.partition("::")[2] in text) is runs, duty
         for words in disturbances_of(duty.probe) if runs else ():
             assert words in section(result.output, duty.criterion), words
-    assert f"{count} probes" in result.output
+    assert f"{count} tests" in result.output
     for id, row in CRITERIA.items():
         assert all(need in section(result.output, id) for need in (row.where, *row.needs))
 
@@ -90,8 +90,8 @@ def test_the_usual_time_has_its_source_and_no_gpu() -> None:
     assert section(plan("--only", "fabric").output, "FABRIC").count("time about 58 s") == 1
     assert "time not measured" in section(plan().output, "HOSTS")
     soak = " ".join(plan("--tier", "soak").output.split())
-    assert f"total {len(all_probes())} probes, not measured Times come from" in soak
-    assert "total 18 probes, about 6 min" in " ".join(plan("--contract", "lab").output.split())
+    assert f"total {len(all_probes())} tests, not measured Times come from" in soak
+    assert "total 18 tests, about 6 min" in " ".join(plan("--contract", "lab").output.split())
 
 
 def test_only_and_a_shorter_tier_are_partial() -> None:

@@ -14,6 +14,7 @@ from probes.session.rejudge import read_summary
 from reports.acceptance import AcceptanceSummary, load_summary
 from reports.measurement import Limit, Measurement, Verdict
 from reports.regressions import BaselineValue, find_regressions, values_of
+from reports.text import acceptance_table
 from tests.support.paths import REPO
 from tests.support.run_edits import drop_event, edit_events
 from tests.support.sound_run import write_sound_run
@@ -56,8 +57,13 @@ def test_the_first_run_proves_nothing_and_can_be_the_next_ones_baseline(
         "busbw was not compared with an earlier run: no run was given with --baseline."
         " Expected: at most 2 % worse (agreed in the contract's [baseline])"
     ]
+    assert summary.record.baseline_text == ""
     second = run(tmp_path / "second", 0.120, 0.0005, baseline=first)
     assert (second.exit_code, sentences(second)) == (0, [])
+    told = "first (1 measure compared: none is worse than the contract allows)"
+    assert second.record.baseline_text == told
+    assert f"<span>baseline <b>{told}</b></span>" in (tmp_path / "second/report.html").read_text()
+    assert f"baseline  {told}" in acceptance_table(second, 120)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +87,8 @@ def test_a_measure_is_held_to_the_earlier_value(
     assert ("worse than 0.12 GB/s in run first" in row.problem) == (code != 0)
     page = (tmp_path / "second" / "report.html").read_text()
     assert ("worse than 0.12 GB/s in run first" in page) == (code != 0)
+    assert ("<code>seatrial compare BASELINE runs/second</code>" in page) == (code != 0)
+    assert ("none is worse" in summary.record.baseline_text) == (code == 0)
 
 
 def test_the_sentence_says_what_was_expected_and_why(first: Path, tmp_path: Path) -> None:

@@ -90,6 +90,19 @@ def test_a_partial_run_is_noted() -> None:
     assert compare(whole, part).notes == ["the baseline run is PARTIAL: only FABRIC"]
 
 
+def test_what_a_part_left_out_did_not_fail() -> None:
+    """A run of FABRIC alone after a complete run is no failure of the other criteria."""
+    whole, part = atlas(), atlas("partial")
+    ran = {one.criterion for one in part.record.results if one.state != "not run"}
+    found = compare(part, whole)
+    assert {row.criterion.id for row in part.rows} > ran
+    assert NEW_FAILURES not in found.changes
+    gone = [line for line in found.changes[MISSING] if "criterion is no longer measured" in line]
+    assert len(gone) == len({row.criterion.id for row in part.rows} - ran)
+    back = compare(whole, part)
+    assert FIXED not in back.changes
+
+
 def test_a_number_beside_a_word_is_not_compared() -> None:
     old, new = (with_measures([measured(v, spread=1.0, judged=False)]) for v in ("fast", 97.0))
     assert kinds_of(change(old, new)) == {"busbw cluster": UNCLEAR}

@@ -238,11 +238,15 @@ def test_a_node_has_the_worst_verdict_of_what_was_measured_on_it() -> None:
     )
     nothing = (None, "", False)
     assert found == {
-        "node1": [("FAIL", "b", False), ("FAIL", "slow", False)],
+        "node1": [("FAIL", "b", False), nothing],  # the finding names the other end
         "node2": [nothing, ("FAIL", "slow", True)],
         "node0": [("PASS", "", False), nothing],
     }
     assert list(found) == ["node2", "node1", "node0"]  # suspects first, sound nodes last
+    pair = matrix(result("FABRIC", ("slow", "node1 - node2", 1)))
+    assert pair["node1"] == pair["node2"] == [("FAIL", "slow", False)], "nobody knows which end"
+    both = matrix(result("FABRIC", ("slow", "node1 - node2", 0), suspects=("node2",)))
+    assert both["node1"] == [("PASS", "", False)], "a sound pair shows that both ends are sound"
 
 
 def test_a_node_without_a_measure_is_as_sound_as_one_that_passes() -> None:
