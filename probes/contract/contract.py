@@ -242,16 +242,18 @@ def _refuse_unjudged(contract: Contract, file: str) -> None:
             f"[{name}], or set {_needed_keys(name)} in [cluster]"
         )
     judged = judged_names(tier, terms, limited)
-    keys = [f"[{name}]" for name in sorted(limited - judged)]
+    keys = dict.fromkeys((f"[{name}]" for name in sorted(limited - judged)), True)
     for name in contract.baseline:
-        if name not in judged or not contract.judges(*name.split(".")):
-            keys.append(f"[baseline] {name}")
+        provable = contract.judges(*name.split("."))
+        if name not in judged or not provable:
+            keys[f"[baseline] {name}"] = provable
     if tier == TIERS[0]:
         placed = ("components", "parallel", "queue")
-        keys += [f"[cluster] {key}" for key in placed if getattr(terms, key) is not None]
-    if keys:
-        do = 'Write tier = "standard" at the top, or remove' if tier == TIERS[0] else "Remove"
-        raise ContractError(f"{file}: {keys[0]}: no test of tier {tier} uses it. {do} this key")
+        keys |= {f"[cluster] {key}": True for key in placed if getattr(terms, key) is not None}
+    for key, has_use in keys.items():
+        longer = has_use and tier == TIERS[0]  # the next tier uses it
+        do = 'Write tier = "standard" at the top, or remove' if longer else "Remove"
+        raise ContractError(f"{file}: {key}: no test of tier {tier} uses it. {do} this key")
 
 
 def _read_toml(content: bytes, file: str) -> dict[str, Any]:

@@ -181,16 +181,15 @@ def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _find_measure(key: str, where: str) -> str:
     """Return the measure with its criterion; refuse one that has no better side."""
     criterion, _, measure = key.rpartition(".")
-    homes = [id for id in CRITERIA if measure in CRITERIA[id].measures]
-    if criterion:
-        homes = [id for id in homes if id == criterion]
+    homes = [id for id in CRITERIA if measure in CRITERIA[id].measures and criterion in ("", id)]
     if not homes:
         names = [f"{id}.{name}" for id in CRITERIA for name in CRITERIA[id].measures]
         hint = spelling_hint(key, [*names, *(name.partition(".")[2] for name in names)])
         raise ContractError(f"{where}: unknown measure {show(key)}{hint}")
-    if len(homes) > 1:
-        which = " or ".join(f"{id}.{measure}" for id in homes)
-        raise ContractError(f"{where}: {key} belongs to several criteria: write {which}")
-    if CRITERIA[homes[0]].measures[measure].better not in ("higher", "lower"):
+    sided = [id for id in homes if CRITERIA[id].measures[measure].better in ("higher", "lower")]
+    if not sided:
         raise ContractError(f"{where} {key}: expected a measure where higher or lower is better")
-    return f"{homes[0]}.{measure}"
+    if len(sided) > 1:
+        which = " or ".join(f"{id}.{measure}" for id in sided)
+        raise ContractError(f"{where}: {key} belongs to several criteria: write {which}")
+    return f"{sided[0]}.{measure}"

@@ -243,6 +243,9 @@ def test_only_an_rdma_contract_may_claim_rdma() -> None:
     titles = {n: load(n).facts().criteria[0].title for n in shipped_contracts()}
     assert titles["h100-ndr400"] == "RDMA is in use"
     assert {titles[n] for n in ("lab", "local", "ethernet")} == {"the agreed fabric is in use"}
+    proven = {n: load(n).criterion("FABRIC").proven for n in shipped_contracts()}
+    assert proven["h100-ndr400"] == " over RDMA"
+    assert {proven[n] for n in ("lab", "local", "ethernet")} == {" over the agreed fabric"}
 
 
 def test_shards_are_at_one_path_on_every_node() -> None:

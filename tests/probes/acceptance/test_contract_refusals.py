@@ -248,9 +248,21 @@ WAIT = '[GANG.large_gang_wait]\nat_most = 9\nunit = "s"\nbecause = "agreed"'
 )
 def test_what_no_probe_of_the_tier_measures_is_refused(terms: str, named: str) -> None:
     """It would be agreed in vain: the run ends well, and nobody looked."""
-    with pytest.raises(ContractError, match=re.escape(f"{named}: no test of tier quick")):
+    way_out = 'uses it. Write tier = "standard" at the top, or remove this key'
+    with pytest.raises(ContractError, match=re.escape(f"{named}: no test of tier quick {way_out}")):
         parse(f"schema = 1\n{terms}".encode(), "ours.toml")
     assert parse(f'schema = 1\ntier = "standard"\n{terms}'.encode(), "ours.toml")
+
+
+@pytest.mark.parametrize("tier", ["quick", "standard"])
+def test_a_key_that_no_tier_uses_is_to_be_removed(tier: str) -> None:
+    """Another tier would help nobody."""
+    head = f'schema = 1\ntier = "{tier}"\n[cluster]\naccelerators = "emulated"\n'
+    informs = f"[GANG]\nnot_provable = {REASON}\n"
+    gate = '[baseline]\nGANG.placement_delay = "2 %"\n'
+    text = f"[baseline] GANG.placement_delay: no test of tier {tier} uses it. Remove this key"
+    with pytest.raises(ContractError, match=re.escape(text)):
+        parse(f"{head}{informs}{gate}".encode(), "ours.toml")
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from probes.check.declarations import Check
+from probes.contract import limits
 from probes.contract.contract import ContractError, parse
+from probes.contract.limits import read_tolerances
 from tests.support.paths import REPO
 
 LAB = (REPO / "probes" / "contract" / "contracts" / "lab.toml").read_text()
@@ -35,6 +40,7 @@ def test_a_share_is_read_by_measure() -> None:
         ('GANG.busbw = "2 %"', "unknown measure 'GANG.busbw', did you mean 'busbw'?"),
         ('busbw = "2 %"\nFABRIC.busbw = "3 %"', "found FABRIC.busbw twice: keep one"),
         ('network = "2 %"', "expected a measure where higher or lower is better"),
+        ('not_released = "2 %"', "not_released: expected a measure where higher or lower is"),
         ('SCALING.mfu = "2 %"', "SCALING.mfu"),  # not judged in a rehearsal
     ],
 )
@@ -43,6 +49,19 @@ def test_what_cannot_be_held_is_refused(text: str, words: str) -> None:
         terms(text)
     assert str(refused.value).startswith("mine.toml: ")
     assert words in str(refused.value)
+
+
+def test_a_measure_of_two_criteria_needs_its_criterion(monkeypatch: pytest.MonkeyPatch) -> None:
+    delay, text = Check("delay", "s", better="lower"), Check("delay", better="word")
+    homes = {id: SimpleNamespace(measures={"delay": delay}) for id in ("GANG", "LAUNCH")}
+    homes["HOSTS"] = SimpleNamespace(measures={"delay": text})
+    monkeypatch.setattr(limits, "CRITERIA", homes)
+    which = "delay belongs to several criteria: write GANG.delay or LAUNCH.delay"
+    with pytest.raises(ContractError, match=f"{which}$"):
+        read_tolerances({"delay": "2 %"}, "mine.toml")
+    assert read_tolerances({"LAUNCH.delay": "2 %"}, "mine.toml") == {"LAUNCH.delay": 2.0}
+    del homes["GANG"]
+    assert read_tolerances({"delay": "2 %"}, "mine.toml") == {"LAUNCH.delay": 2.0}
 
 
 def test_what_only_informs_is_held_to_no_earlier_value() -> None:

@@ -169,6 +169,15 @@ def test_slow_nodes_and_slow_groups_add_up_and_wrong_elements_are_judged() -> No
     assert (wrong.subject, wrong.value, wrong.verdict) == ("groups of nodes", 7, Verdict.FAIL)
 
 
+def test_a_slow_group_over_several_leaves_is_not_named_beside_its_slow_uplink() -> None:
+    measure = recorder("FABRIC")
+    groups = NodeGroupsResult([], [["n0", "n4"], ["n5", "n6"]], {}, "")
+    leaves = [["n0", "n1", "n2", "n3"], ["n4", "n5", "n6", "n7"]]
+    judge.judge_groups(groups, search({}), measure, leaves)
+    assert [one.suspects for one in measure.findings] == [["n5", "n6"]]
+    assert [one.value for one in measured(measure, "slow_groups")] == [2], "both are slow"
+
+
 # Transport.
 
 

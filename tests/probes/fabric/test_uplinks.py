@@ -16,6 +16,7 @@ from probes.fabric.detect import (
     without_links,
 )
 from probes.fabric.node_pairs import NodeGroupsResult, PairSearch
+from reference_trainer.launch.gang import GangError
 from scaling.collectives.fault_search import (
     FaultSearchResult,
     Link,
@@ -174,17 +175,21 @@ def test_one_pair_that_is_fast_alone_crowds_nobody() -> None:
 
 
 class Rig:
-    """What is explained; ranks are not asked."""
+    """What is explained, and what is said of the search; ranks are not asked."""
 
     gang: Any = None
     node_names: dict[str, str] = {}
 
     def __init__(self) -> None:
         self.told: list[Any] = []
+        self.said: list[str] = []
         self.measure = self
 
     def explain(self, *findings: Any) -> None:
         self.told += [one for group in findings for one in group]
+
+    def covered(self, statement: str) -> None:
+        self.said.append(statement)
 
 
 @pytest.mark.parametrize("slow", [True, False])
@@ -221,3 +226,20 @@ def test_groups_that_a_node_explains_and_too_few_fast_groups_start_no_search() -
     ):
         assert judge.search_leaves(rig, groups) == []
     assert rig.told == []
+
+
+def test_a_search_for_leaves_that_fails_names_none_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The slow groups are judged all the same: that the search failed ends nothing."""
+
+    def fail(*_: Any) -> PairSearch:
+        raise GangError("rank 3 on n3 died")
+
+    monkeypatch.setattr(node_pairs, "run_leaf_search", fail)
+    rig: Any = Rig()
+    rows = [[f"n{at}", f"m{at}"] for at in range(6)]
+    assert judge.search_leaves(rig, NodeGroupsResult([], [["n0", "n1"]], {}, "", fast=rows)) == []
+    assert rig.told == []
+    reason = "seatrial could not find groups of nodes that share a switch: rank 3 on n3 died"
+    assert rig.said == [reason]

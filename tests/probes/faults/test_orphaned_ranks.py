@@ -102,6 +102,21 @@ def test_what_is_known_to_run_is_told_whoever_could_not_be_asked(
     assert [one.suspects for one in result.findings] == [["rank 3", "node1"]] * len(codes)
 
 
+@pytest.mark.parametrize(
+    ("unasked", "known", "reason"),
+    [
+        (["node7", "node9"], {MARK: 3}, "node7, node9 did not answer"),
+        ([], {}, "no rank logged its node"),
+    ],
+)
+def test_why_it_is_not_known_whether_a_rank_still_runs_is_said(
+    unasked: list[str], known: dict[Any, int], reason: str
+) -> None:
+    measure = recorder("RESTART")
+    judge_orphans({}, unasked, known, measure)
+    assert measure.worst("still_running").value_text == f"not measured ({reason})"
+
+
 def test_where_ranks_were_to_be_is_known_without_their_journal(tmp_path: Path) -> None:
     def place(pid: int, born: int | None) -> RankLocation:
         return RankLocation(node="id", address="10.0.0.1", host="n1", pid=pid, gpus=[], born=born)

@@ -141,6 +141,13 @@ def test_the_required_rate_itself_is_enough() -> None:
     )
 
 
+def test_without_two_samples_no_rate_is_claimed() -> None:
+    rate, reason = checks.sample_rate([], 20.0)
+    assert rate is None
+    said = "seatrial took 0.0 samples a second, and the longest pause was 0.0 s. Expected: 20 "
+    assert reason.startswith(said)
+
+
 def test_the_picture_has_every_change_and_no_more() -> None:
     seen = [sample(at / 10, A_1=(3, 3), B_2=(0 if at < 5 else 3, 3)) for at in range(10)]
     first, second = checks.sample_changes(seen)

@@ -172,6 +172,18 @@ def test_who_left_the_others_is_what_to_look_at(tmp_path: Path) -> None:
     assert "did not call the collective" not in plain.remedy
 
 
+def test_all_connections_that_gloo_lost_are_one_finding(tmp_path: Path) -> None:
+    lost = STORES["gloo lost a peer"].text
+    (named,) = told(tmp_path, lost + lost.replace("10.1.0.1", "10.1.0.2")).findings
+    assert named.suspects == ["10.1.0.1", "10.1.0.2"]
+    assert named.evidence == ["nccl.log:1", "nccl.log:2"]
+
+
+def test_nobody_asks_whether_a_job_went_on_after_a_process_was_killed(tmp_path: Path) -> None:
+    killed = PROCESSES["a process that was killed, in a job that had started"]
+    assert told(tmp_path, killed.text).unproven == []
+
+
 def test_efa_with_gpudirect_has_no_note(tmp_path: Path) -> None:
     found = told(tmp_path, Job("2.28.9", network=lambda host: "AWS Libfabric").text())
     assert (codes(found), found.notes) == (set(), [])

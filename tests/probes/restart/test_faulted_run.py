@@ -193,7 +193,8 @@ def test_the_aim_counts_what_is_done_before_and_only_then():
 
 
 def test_each_attempt_gets_the_next_fault_and_the_last_one_none_and_no_delay():
-    gangs = [SimpleNamespace(environment=own) for own in (None, None, {"A": "1"}, None)]
+    own = None, None, {"A": "1"}, None
+    gangs = [SimpleNamespace(number=at, environment=one) for at, one in enumerate(own)]
     armed = [], []
     aim = FaultScheduler([SimpleNamespace(arm=each.append) for each in armed], lambda gang: None)
     for attempt, gang in enumerate(gangs, 1):
@@ -250,6 +251,29 @@ def test_why_the_recovery_time_is_not_known_is_said(voyage):
     assert recovery_note(once) == "the run made no second attempt"
     back = split_by_attempt([*life(1, 6, t=100.0), *life(5, 6, t=120.0)])
     assert recovery_note(replace(voyage, journals=back)) == "the run made no new step"
+
+
+def test_the_parts_of_a_slow_recovery_are_those_of_the_last_fault(voyage):
+    """Its recovery is the one that is timed; what the first one cost does not explain it."""
+    voyage.injectors.append(SimpleNamespace(sent=1127.0, injected_at=127.0, count=1))
+    voyage.attempts.append(Attempt(places=[], started=1130.0, ready=1150.0, ended=1170.0))
+    voyage.journals += split_by_attempt(life(9, 12, t=160.0, up_s=8.0))
+    assert recovery_seconds(voyage) == pytest.approx(160.0 + 3 - 127.0)
+    measure = recorder("RESTART")
+    judge_recovery_time(voyage, Limit(high=30, because="agreed"), measure)
+    (found,) = measure.findings
+    parts = "detection 3 s, rescheduling 20 s, start-up to the first step 9 s"
+    assert (found.code, found.statement) == (
+        "RESTART-SLOW",
+        f"parts of the recovery time: {parts}",
+    )
+
+
+def test_a_start_without_a_step_or_on_a_host_that_does_not_say_when_has_no_known_length(voyage):
+    start, *rest = voyage.journals[1]
+    for again in ([{**start, "up_s": None}, *rest], [start]):
+        run = replace(voyage, journals=[voyage.journals[0], again])
+        assert recovery_costs(run, 0).init is None
 
 
 def test_a_launcher_that_was_killed_before_it_logged_an_attempt_has_no_cost(voyage):

@@ -329,6 +329,16 @@ def test_a_control_that_cannot_be_judged_or_run_is_not_caught(
     assert {one.saw for one in controls.result("finished", 1.0).controls} == {"rank 1 died"}
 
 
+def test_a_speed_without_a_limit_leaves_the_other_faults_of_a_bad_base_to_be_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bad = replace(on_gpu(ladder(**SOUND)).rungs[0], non_finite=4, disagreements=("x",))
+    monkeypatch.setattr(base_speed, "run_rung", lambda *_, as_one_job: bad)
+    rig = LadderRig(cast(Gang, None), {}, controls := Controls())
+    control_bad_base(rig, TrainConfig(), bad, [SpeedTest("mfu", None)])
+    assert controls.seen == {"slow base": None, "exploding loss": True, "trained apart": True}
+
+
 def test_a_run_judged_again_keeps_the_limit_that_its_device_gave_and_no_contracts(
     tmp_path: Path,
 ) -> None:

@@ -290,14 +290,15 @@ def test_what_could_not_be_saved_is_not_proven(
     assert not result.controls
 
 
+@pytest.mark.parametrize("names", ["abc", "a"], ids=["three nodes", "the only node"])
 def test_nothing_speaks_against_a_save_that_can_be_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str
 ) -> None:
     monkeypatch.setattr(scaling_saves, "find_blind_nodes", lambda *_: [])
-    cluster: Any = SimpleNamespace(nodes=[{"name": name} for name in "abc"])
+    cluster: Any = SimpleNamespace(nodes=[{"name": name} for name in names])
     gang: Any = SimpleNamespace(busy=list, silent=list)
     plan = SavePlan(tmp_path, TRAINED, ClusterTerms())
-    assert scaling_saves.no_save_reason(cluster, gang, 3, plan) == ""
+    assert scaling_saves.no_save_reason(cluster, gang, len(names), plan) == ""
 
 
 def test_a_control_that_breaks_says_why_and_leaves_the_gang_whole(run: Any, mended: Any) -> None:

@@ -114,6 +114,18 @@ def test_the_step_without_sends_is_sharded_as_on_the_largest_rung(
     assert (counts, note.value, note.subject) == ([(4, 4)], 1.0, "4 nodes")
 
 
+def test_the_step_without_sends_is_compared_with_one_nodes_and_no_larger_rungs(
+    monkeypatch: pytest.MonkeyPatch, measure: Recorder
+) -> None:
+    """On four nodes a step takes longer: it waits for what this one does not send."""
+    said: list[str] = []
+    monkeypatch.setattr(measure, "covered", said.append)
+    monkeypatch.setattr(judge, "skip_collectives", lambda *_: rung(1, *[1.0] * 4))
+    time_unsent_step(rig(measure), [rung(1, *[1.0] * 4), rung(4, *[2.0] * 4)], TrainConfig())
+    (text,) = said
+    assert "a step computes for 1.000 s, and for 1.000 s on one node: the same within" in text
+
+
 def test_compute_that_is_equal_to_the_last_digit_is_the_same() -> None:
     steady = rung(1, *[1.0] * 4).steps
     assert "the same within the noise" in compare_compute(steady, steady)

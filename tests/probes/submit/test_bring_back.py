@@ -299,6 +299,14 @@ def test_names_that_are_long_and_files_of_any_size_are_unpacked(tmp_path: Path) 
                 assert found.read_bytes() == path.read_bytes()
 
 
+def test_a_path_may_be_as_long_as_a_name_on_a_disk_and_no_longer(tmp_path: Path) -> None:
+    longest = "run/" + "n" * 251
+    unpack(packed(tarfile.TarInfo(longest), b"x"), "run", tmp_path / "run")
+    assert (tmp_path / longest).read_bytes() == b"x"
+    with pytest.raises(ForeignRun, match="not a file of a run"):
+        unpack(packed(tarfile.TarInfo(f"{longest}n"), b"x"), "run", tmp_path / "other")
+
+
 def test_a_header_without_content_is_no_fault(tmp_path: Path) -> None:
     content = header("x", 0, b"x") + header("run/a") + bytes(1024)
     unpack(io.BytesIO(gzip.compress(content)), "run", tmp_path / "run")

@@ -519,7 +519,9 @@ def test_a_result_that_lacks_more_than_a_limit_keeps_its_own_step() -> None:
     for change in (
         {"controls": []},
         {"controls": missed},
+        {"controls": [*hosts.controls, *missed]},
         {"measurements": empty},
+        {"measurements": [*hosts.measurements, *empty[:1]]},
         {"measurements": []},
         {"state": "error"},
     ):

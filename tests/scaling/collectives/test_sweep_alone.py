@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,6 +81,18 @@ def test_the_third_rank_of_a_node_with_two_gpus_uses_the_first_one(
     assert used == [device, "nccl"]
 
 
+def test_the_more_ranks_the_longer_they_may_take_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[timedelta] = []
+    monkeypatch.setattr(dist, "init_process_group", lambda _, timeout: given.append(timeout))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    for ranks in (1, 1001):
+        monkeypatch.setenv("WORLD_SIZE", str(ranks))
+        with process_group(seconds=5):
+            pass
+    alone, many = given
+    assert many - alone >= timedelta(seconds=100)
+
+
 def test_counters_are_read_before_and_when_all_ranks_have_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -110,6 +123,13 @@ def test_the_first_call_which_opens_connections_is_counted_but_not_timed() -> No
     with process_group() as device:
         (row,) = sweep_operation(device, calls.operation, 1.0, 0.0, [8])["rows"]
     assert (row["calls"], len(row["times"])) == (calls.number, calls.number - 3)
+
+
+def test_where_the_first_calls_spend_the_time_no_more_than_three_are_timed() -> None:
+    """One call of a large message may take seconds."""
+    with process_group() as device:
+        (row,) = sweep_operation(device, Calls().operation, 1.0, 0.0, [8])["rows"]
+    assert len(row["times"]) == 3
 
 
 def test_each_row_is_of_the_placement_that_it_names() -> None:

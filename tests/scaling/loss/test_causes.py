@@ -21,6 +21,7 @@ from scaling.loss.causes import (
     detect_communication,
     detect_jitter,
     detect_slow_nodes,
+    detect_slow_segments,
     tokens_factor,
 )
 from scaling.loss.explain import (
@@ -146,6 +147,24 @@ def test_a_slow_node_is_slow_in_its_own_segments_too(
     (cause,) = budget.causes
     assert (cause.code, cause.where) == ("SCALE-SLOW-NODE", "n1")
     assert cause.share == pytest.approx(0.06 + waited_s - left_s)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "common", "where"),
+    [
+        ({"n0": 0.0, "n1": 0.06}, 0.02, "n1"),
+        ({"n0": 0.01, "n1": 0.02}, 0.05, "every node"),
+    ],
+)
+def test_saves_are_one_nodes_only_where_it_is_waited_for_most_of_the_time(
+    nodes: dict[str, float], common: float, where: str
+) -> None:
+    budget = LossBudget(1.0)
+    detect_slow_segments(budget, [LocalSegmentGrowth("checkpoint", common, False, nodes, (), 0.0)])
+    (cause,) = budget.causes
+    assert (cause.code, cause.where) == ("SCALE-CHECKPOINT", where)
+    assert cause.share == pytest.approx(0.08)
+    assert cause.statement.startswith(f"checkpoint saves stop {where} for longer than in the run")
 
 
 def test_a_slow_node_hides_what_is_slower_by_less() -> None:
@@ -299,6 +318,22 @@ def test_spikes_in_a_rung_that_gained_are_no_loss() -> None:
     assert [(part.said, part.share) for part in ledger.parts] == [
         ("normal variation of steps", pytest.approx(-0.2))
     ]
+
+
+@pytest.mark.parametrize(("node", "where"), [("n1", "mostly n1"), (None, "changing nodes")])
+def test_single_slow_steps_are_a_nodes_only_where_it_has_most_of_them(
+    node: str | None, where: str
+) -> None:
+    nothing = dict.fromkeys(("slow", "slowing", "communication"), 0.0)
+    met = CollectiveSegmentGrowth(
+        growth=0.1, variation=0.05, tail=0.05, error=0.01, spikes=0.08, ordinary=0.01, base_s=1.0,
+        spiky_node=node, **nothing,
+    )  # fmt: skip
+    budget = LossBudget(1.0)
+    detect_jitter(budget, met, [])
+    (cause,) = budget.causes
+    assert (cause.code, cause.where) == ("SCALE-JITTER", where)
+    assert f"far longer than the typical step ({where})" in cause.statement
 
 
 def test_what_is_too_little_for_a_cause_keeps_its_name() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,17 @@ def test_a_node_slow_under_load_costs_what_the_step_lost_and_no_more_than_it_was
     assert (cause.code, cause.where) == ("SCALE-STRAGGLER", "b")
     assert cause.share == pytest.approx(share)
     assert [part.share for part in ledger.parts] == [pytest.approx(share), pytest.approx(0.2)]
+
+
+def test_compute_that_is_slower_on_every_node_is_told_apart_from_collectives() -> None:
+    """Collectives take 0.2 s, as in the replay; compute takes 0.1 s longer on all nodes."""
+    ledger, slowdown = LossBudget(1.0), LoadSlowdown(0.2, 0.1, {})
+    times = CollectiveTimes(0.2, 0.2)
+    detect_communication(ledger, met_for(0.3, 0.001), RUNG, times, None, 0.3, slowdown)
+    (cause,) = ledger.causes
+    assert (cause.code, cause.where) == ("SCALE-UNEXPLAINED", "every node")
+    assert (cause.segment, cause.share) == ("compute", pytest.approx(0.1))
+    assert [part.share for part in ledger.parts] == [pytest.approx(0.1), pytest.approx(0.2)]
 
 
 @pytest.mark.parametrize(
@@ -88,6 +100,8 @@ def test_two_steps_do_not_say_what_the_noise_is_and_three_do() -> None:
         ([], 0.15, []),
         ([OPTIMIZER], 0.05, ["optimizer"]),
         ([OPTIMIZER], 0.15, ["optimizer"]),  # it grew beyond its own noise
+        ([replace(OPTIMIZER, significant=False)], 0.15, []),  # it may be noise
+        ([replace(OPTIMIZER, common=0.001)], 0.15, []),  # it explains nothing
     ],
 )
 def test_the_rest_is_a_cause_beyond_the_uncertainty_or_where_a_segment_grew(

@@ -288,6 +288,15 @@ FAILED_CALLS = {
         "the innermost frame says most, and the result what kind it is",
         "a call of NCCL failed (an internal error), and no line says why (graph/paths.cc:297 -> 3)",
     ),
+    "a trace, and lines that lost their newline": Case(
+        info(
+            "graph/paths.cc:297 -> 3 Channel 00/0 : 1[1] -> 2[2] via P2P/CUMEM",
+            "init.cc:766 -> 3 Channel 01/0 : 1[1] -> 2[2] via P2P/CUMEM",
+        ),
+        {"NCCL-ERROR"},
+        "the result is the first number behind an arrow: what follows is of another line",
+        "(an internal error), and no line says why (graph/paths.cc:297 -> 3 Channel",
+    ),
     "shared memory that CUDA refuses": Case(
         warn("misc/shmutils.cc:103 Cuda failure 'invalid argument'")
         + warn("misc/shmutils.cc:114 Error while creating shared memory segment /dev/shm/nccl-Nz"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.probes.nccl.pasted.lines import BEGIN, Case, info, start
+from tests.probes.nccl.pasted.lines import BEGIN, Case, info, start, warn
 from tests.recordings.generate.nccl_logs import Job
 
 PAIR = "RuntimeError: [x/gloo/transport/tcp/pair.cc:799] "
@@ -34,6 +34,15 @@ STORES = {
         {"NCCL-ERROR"},
         "it follows from the peer's end",
         "NCCL-ERROR [10.1.0.1]: gloo lost the connection to a peer",
+    ),
+    "gloo, after an error of NCCL": Case(
+        info(*BEGIN)
+        + warn("misc/ibvwrap.cc:9 Call to ibv_reg_mr failed with error Cannot allocate memory")
+        + PAIR
+        + "connect [10.1.0.7]:13195: Connection refused\n",
+        {"INIT-MEMLOCK"},
+        "the rank that NCCL stopped is the one that gloo cannot reach",
+        "these errors follow from the finding above: nccl.log:5: connect [10.1.0.7]:13195",
     ),
     "gloo has no such interface": Case(
         "RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find "

@@ -130,7 +130,39 @@ WATCHDOG = {
         "the rest of the line has the reason",
         "terminated with exception: std::bad_alloc",
     ),
+    "a rank that is behind in one of two groups": Case(
+        caught(2, 900, inner=0)
+        + failed(2, 900, "PG ID 1 PG GUID 4", inner=0)
+        + caught(0, 42)
+        + failed(0, 42, WORLD)
+        + caught(3, 40)
+        + failed(3, 40, WORLD),
+        {"NCCL-ERROR"},
+        "the other group only waits, and says less",
+        "NCCL-ERROR [rank 3]: rank 3 waits in ALLREDUCE #40 (9000 elements), rank 0 waits",
+    ),
+    "a line without its rank": Case(
+        "[E ProcessGroupNCCL.cpp:629] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000)\n",
+        {"NCCL-ERROR"},
+        "nobody can be compared with it",
+        "NCCL-ERROR: the job reports: Watchdog caught collective operation timeout",
+    ),
+    "a rank whose line has no number": Case(
+        caught(0, 5)
+        + "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, "
+        "TensorShape=[9000], Timeout(ms)=600000) ran for 600010 milliseconds\n",
+        {"NCCL-ERROR"},
+        "torch 1.13: where it waits is not known",
+        "NCCL-ERROR: rank 0 waits in ALLREDUCE #5 (9000 elements), and no line",
+    ),
     # Near misses: what may not be compared, and what is no fault.
+    "a rank that called what the others wait in": Case(
+        caught(7, 56119) + failed(7, 56119, WORLD) + dumped(4, 56119),
+        {"NCCL-ERROR"},
+        "its last call is the same: it is not behind",
+        "NCCL-ERROR: rank 7 waits in ALLREDUCE #56119 (9000 elements), and no line",
+    ),
     "two groups of a tensor-parallel job": Case(
         caught(0, 5, inner=0)
         + failed(0, 5, "PG ID 1 PG GUID 3", inner=0)
