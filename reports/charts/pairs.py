@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 from heapq import nsmallest
+from itertools import permutations
 from statistics import median
 from typing import Any
 
@@ -24,6 +26,7 @@ SLOW_TO_FAST = [
     "#08306b", "#08519c", "#2171b5", "#4292c6", "#6baed6", "#9ecae1", "#c6dbef", "#deebf7",
     "#eaf3fb",
 ]  # fmt: skip
+Cells = dict[tuple[int, int], float]  # GB/s (0: unreachable) by indices of sender and receiver
 Pair = tuple[float, int, int]  # GB/s (0: unreachable), index of the sender, of the receiver
 DARK_COLORS = SLOW_TO_FAST[:3]  # white text is readable on these, black text on the others
 
@@ -31,29 +34,24 @@ DARK_COLORS = SLOW_TO_FAST[:3]  # white text is readable on these, black text on
 def draw_pairs(series: dict[str, Any]) -> Figure:
     """Draw the bandwidth of every pair of nodes in GB/s.
 
-    Keys: nodes (n names), gbs (n rows of n values, row = source). A null means not measured, 0
-    means unreachable. Optional: typical, the GB/s of a sound link; without it the median stands
-    for one.
+    Keys: nodes (n names), cells (source, target and GB/s of each pair that was measured; both are
+    places in nodes, and 0 means unreachable). Optional: typical, the GB/s of a sound link; without
+    it the median stands for one.
     """
     names = [one_line(name) for name in series["nodes"]]
-    table = [canvas.read_numbers(row) for row in series["gbs"]]
-    if len(table) != len(names) or any(len(row) != len(names) for row in table):
-        raise ValueError(f"expected {len(names)} rows of {len(names)} values")
-    for i, values in enumerate(table):
-        values[i] = None
-    known = [gbs for row in table for gbs in row if gbs is not None]
+    cells = _read_cells(series["cells"], len(names))
+    known = [*cells.values()]
     told = canvas.read_number(series.get("typical"))
     typical = told or _known_median(gbs for gbs in known if gbs > 0) or 0.0
     reference = f"{'a typical link' if told else 'the median'} ({number(typical)} GB/s)"
-    measured = ((gbs, a, b) for a, b, gbs in _each_cell(table) if gbs is not None)
-    worst = nsmallest(MAX_ROWS, measured)
+    worst = nsmallest(MAX_ROWS, ((gbs, a, b) for (a, b), gbs in cells.items()))
     sentence = _make_sentence(names, worst, known, typical, reference)
     header = ["from", "to", "GB/s, slowest first"]
     rows = [[names[a], names[b], number(gbs) if gbs > 0 else "unreachable"] for gbs, a, b in worst]
     if len(names) <= MAX_MAP_NODES:
-        svg = _draw_map(sentence, names, table, typical)
+        svg = _draw_map(sentence, names, cells, typical)
         return Figure(TITLE, sentence, svg, header, rows)
-    sent, received = ([*map(_known_median, lines)] for lines in (table, zip(*table, strict=True)))
+    sent, received = (_medians(cells, end, len(names)) for end in (0, 1))
     svg = _draw_medians(sentence, names, sent, received)
     header += ["median sent by `from`", "median received by `to`"]
     for row, (_, source, target) in zip(rows, worst, strict=True):
@@ -61,6 +59,27 @@ def draw_pairs(series: dict[str, Any]) -> Figure:
     for name, *medians in zip(names, sent, received, strict=True):
         rows.append([name, "all other nodes", "-", *map(or_dash, medians)])
     return Figure(TITLE, sentence, svg, header, rows)
+
+
+def _read_cells(cells: Iterable[Any], count: int) -> Cells:
+    """Return GB/s by (source, target).  Raises ValueError for a place that is none."""
+    found: Cells = {}
+    places = range(count)
+    for source, target, gbs in cells:
+        if source not in places or target not in places:
+            raise ValueError(f"expected places below {count}, found {source!r} and {target!r}")
+        value = canvas.read_number(gbs)
+        if source != target and value is not None:
+            found[source, target] = value
+    return found
+
+
+def _medians(cells: Cells, end: int, count: int) -> list[Number]:
+    """Return the median of what each node sent (end 0) or received (end 1)."""
+    of = defaultdict[int, list[float]](list)
+    for pair, gbs in cells.items():
+        of[pair[end]].append(gbs)
+    return [_known_median(of[node]) for node in range(count)]
 
 
 def _known_median(values: Iterable[Number]) -> Number:
@@ -86,18 +105,17 @@ def _make_sentence(
     return f"{capitalise('; '.join(parts) or 'no pair was measured')}."
 
 
-def _draw_map(sentence: str, names: list[str], table: list[list[Number]], typical: float) -> str:
+def _draw_map(sentence: str, names: list[str], cells: Cells, typical: float) -> str:
     """Draw a cell for each pair, by colour: a slow node is a dark row or a dark column."""
-    cell = MAP_SIZE / max(len(table), 1)
+    cell = MAP_SIZE / max(len(names), 1)
     size = FONT_SIZE if cell > FONT_SIZE + 2 else canvas.SMALL_SIZE
     labels = [canvas.shorten(name, NAME_SIZE) for name in names]
     longest = max((canvas.text_width(label, size) for label in labels), default=0)
     turned = longest > cell - 4
     top = longest + 8 if turned else 18
-    states = {gbs for row in table for gbs in row}
-    missing = sum(gbs is None for row in table for gbs in row) > len(table)
+    missing = len(cells) < len(names) * (len(names) - 1)
     keys = [
-        Key("unreachable" if 0 in states else "", THEME.fail, "box"),
+        Key("unreachable" if 0 in cells.values() else "", THEME.fail, "box"),
         Key("not measured" if missing else "", THEME.soft, "frame"),
     ]
     with open_chart(TITLE, sentence, keys, top + MAP_SIZE + 34) as chart:
@@ -106,29 +124,26 @@ def _draw_map(sentence: str, names: list[str], table: list[list[Number]], typica
             chart.text(MAP_LEFT - 6, top + middle, label, "right", size=size)
             x, anchor, angle = (middle, "left", 90) if turned else ((i + 0.5) * cell, "center", 0)
             chart.text(MAP_LEFT + x, top - 6, label, anchor, size=size, rotation=angle)
-        _draw_cells(chart, table, cell, top, typical)
+        _draw_cells(chart, len(names), cells, (cell, top), typical)
         if typical:
             _draw_scale(chart, top + MAP_SIZE + 10, typical)
     return chart.svg
 
 
 def _draw_cells(
-    chart: Chart, table: list[list[Number]], cell: float, top: float, typical: float
+    chart: Chart, count: int, known: Cells, place: tuple[float, float], typical: float
 ) -> None:
-    cells = [(_cell_color(gbs, typical), a, b, gbs) for a, b, gbs in _each_cell(table)]
+    cell, top = place  # size of a cell, and where the first row begins
+    pairs = permutations(range(count), 2)
+    cells = [(_cell_color(known.get(pair), typical), *pair, known.get(pair)) for pair in pairs]
     for color, a, b, _ in sorted(cells, key=lambda item: item[:3]):  # so that paths can be joined
         edge = THEME.soft if color == "none" else "none"
         chart.box((MAP_LEFT + b * cell, top + a * cell, cell - 1, cell - 1), color, edge)
     for color, a, b, gbs in cells:
-        if gbs and len(table) <= MAX_VALUE_NODES:
+        if gbs and count <= MAX_VALUE_NODES:
             ink = "#ffffff" if color in DARK_COLORS else "#000000"
             x, y = MAP_LEFT + (b + 0.5) * cell, top + (a + 0.5) * cell + 4
             chart.text(x, y, number(gbs), "center", ink)
-
-
-def _each_cell(table: list[list[Number]]) -> Iterator[tuple[int, int, Number]]:
-    for a, row in enumerate(table):
-        yield from ((a, b, gbs) for b, gbs in enumerate(row) if a != b)
 
 
 def _cell_color(gbs: Number, typical: float) -> str:

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -164,11 +164,15 @@ EVENT_LISTS = {
     "evidence": "evidence",
 }
 PROBE_EVENTS = frozenset([*EVENT_LISTS, "series", "probe_updated", "probe_finished"])
-RUN_EVENTS = frozenset(["run_started", "run_owes", "run_updated", "run_problem", "run_finished"])
+MORE_NODES = "run_nodes"  # facts of further nodes: those of all would make too long a line
+RUN_EVENTS = frozenset(
+    ["run_started", MORE_NODES, "run_owes", "run_updated", "run_problem", "run_finished"]
+)
 KINDS = PROBE_EVENTS | RUN_EVENTS | {"probe_started"}
 # Keys that an event's data may have, for events that change the record. Any other key could
 # overwrite data of an earlier event.
 KEYS = {
+    MORE_NODES: {"nodes"},
     "run_owes": {"owed", "only", "partial", "full_run_s"},
     "run_updated": {"loaded", "baseline", "baseline_problem", "baseline_values"},
     "run_finished": {"finished", "state"},
@@ -178,7 +182,8 @@ KEYS = {
     "probe_finished": {"state", "error", "seconds", "coverage"},
     "series": {"name", "values"},
 }
-MAX_LINE = 16 << 20  # bytes; the first line has the facts of all nodes, about 2 kB per node
+NODES_IN_LINE = 256  # nodes whose facts are in one event: some 10 kB each
+MAX_LINE = 16 << 20  # bytes
 MAX_LOG = 256 << 20  # bytes; the record takes about three times as much memory
 MAX_DIGITS = 300  # of an integer: longer ones do not fit a float
 MAX_DEPTH = 50  # nested lists and tables; the suite's own have at most 10 levels
@@ -188,6 +193,35 @@ MAX_SHOWN = 20  # problems of a log that are listed
 def hash_line(line: bytes) -> str:
     """Return the sha256 that the next line has as `prev`; `line` is without its newline."""
     return hashlib.sha256(line).hexdigest()
+
+
+def join_nodes(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the events, with the nodes of the events MORE_NODES in the run_started before them.
+
+    Raises UnreadableRun for MORE_NODES elsewhere, or of another form.
+    """
+    start: dict[str, Any] | None = None
+    for event in events:
+        if event["event"] == MORE_NODES:
+            if start is None:
+                raise UnreadableRun(f"{FILE} has {MORE_NODES} that is not after run_started")
+            start = _with_nodes(start, event["data"])
+            continue
+        if start is not None:
+            yield start
+        start = event if event["event"] == "run_started" else None
+        if start is None:
+            yield event
+    if start is not None:
+        yield start
+
+
+def _with_nodes(start: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    cluster = start["data"].get("cluster")
+    nodes, others = (one.get("nodes") if isinstance(one, dict) else None for one in (cluster, more))
+    if not isinstance(nodes, list) or not isinstance(others, list):
+        raise UnreadableRun(f"{FILE}: expected lists of nodes in run_started and {MORE_NODES}")
+    return {**start, "data": {**start["data"], "cluster": {**cluster, "nodes": nodes + others}}}
 
 
 class EventReader:
@@ -209,6 +243,9 @@ class EventReader:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the events; each is a dict with `event`, `data` and mostly `probe`."""
+        return join_nodes(self._checked())
+
+    def _checked(self) -> Iterator[dict[str, Any]]:
         for number, line, event in self._lines():
             if event is None:  # the last line: _lines refuses any other
                 if self.finished:

@@ -20,7 +20,17 @@ from typing import Any
 from reports.record import SCHEMA, Evidence, RunRecord
 from reports.redact import redact, redact_text
 from reports.run_folder import event_log
-from reports.run_folder.event_log import CONTRACT, FILE, MAX_LINE, MAX_LOG, NO_LINE, hash_line
+from reports.run_folder.event_log import (
+    CONTRACT,
+    FILE,
+    MAX_LINE,
+    MAX_LOG,
+    MORE_NODES,
+    NO_LINE,
+    NODES_IN_LINE,
+    hash_line,
+    join_nodes,
+)
 from reports.run_folder.fold import fold_events
 from reports.run_folder.times import steady_s, utc_time
 from reports.sanitize import one_line
@@ -286,10 +296,17 @@ class Store:
             text = text[os.write(self._log, text) :]
 
     def start(self, contract: bytes, /, **data: Any) -> None:
-        """Write the contract's text (empty if limits are derived: no file) and the first event."""
+        """Write the contract's text (empty if limits are derived: no file) and the first events."""
         self._contract = contract
         self._write_contract()
-        self.event("run_started", **{"schema_version": SCHEMA, **data})
+        cluster = data.get("cluster", {})
+        nodes = cluster.get("nodes", [])
+        parts = [nodes[at : at + NODES_IN_LINE] for at in range(0, len(nodes), NODES_IN_LINE)]
+        first = {**data, "cluster": {**cluster, "nodes": parts[0]}} if parts else data
+        with self._write_lock:  # no other event comes between
+            self.event("run_started", **{"schema_version": SCHEMA, **first})
+            for part in parts[1:]:
+                self.event(MORE_NODES, nodes=part)
 
     def _write_contract(self) -> None:
         if self._contract:
@@ -344,7 +361,7 @@ class Store:
 
     def record(self) -> RunRecord:
         """Fold the events in memory into their record."""
-        record = fold_events(line.event for line in list(self._lines))
+        record = fold_events(join_nodes(line.event for line in list(self._lines)))
         return record.model_copy(update={"head": self.head})
 
     def save(self) -> RunRecord:

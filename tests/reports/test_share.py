@@ -146,7 +146,7 @@ def full_record() -> RunRecord:
     result = record.results[0]
     subjects = [HOST, f"{HOST} -> {LOST}", f"rank 0 ({LONER}) in other", FQDN.upper(), MOUNT]
     series = {
-        "pairs": {"nodes": [HOST, LONER], "gbs": [[None, 61.0], [372.0, None]]},
+        "pairs": {"nodes": [HOST, LONER], "cells": [[0, 1, 61.0], [1, 0, 372.0]]},
         "gang": {
             "title": TEXT,
             "unit": "GPU",

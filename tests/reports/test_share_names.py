@@ -166,7 +166,7 @@ def test_hosts_called_like_words_are_aliased_where_they_stand_for_a_host() -> No
 
 def test_nodes_that_only_a_series_or_a_suspect_names_are_found() -> None:
     gang = {"capacity": {"zeppelin": 2}, "samples": [{"nodes": {"graf": {"A": 1}}}]}
-    series = {"gang": gang, "pairs": {"nodes": ["eckener"], "gbs": [[None]]}}
+    series = {"gang": gang, "pairs": {"nodes": ["eckener"], "cells": []}}
     finding = Finding(code="X", statement="x", remedy="x", suspects=["hindenburg", "job A"])
     error = "zeppelin, graf and eckener wait for hindenburg"
     result = ProbeResult(

@@ -127,6 +127,51 @@ def test_a_second_start_right_after_the_first_does_not_verify(store: Store) -> N
     ]
 
 
+@pytest.mark.parametrize("count", [0, 1, 256, 257, 700])
+def test_the_facts_of_many_nodes_are_in_several_lines(count: int, tmp_path: Path) -> None:
+    """Facts of a node are some 10 kB: those of 1,790 nodes did not fit into one line."""
+    nodes = [{"name": f"n{number}", "facts": "x" * 9000} for number in range(count)]
+    store = Store(tmp_path / "run")
+    store.start(b"#", **START, cluster={"name": "atlas", "nodes": nodes})
+    store.event("run_finished", state="finished")
+    record = store.save()
+    store.close()
+    assert record.cluster == load(store.path).cluster == {"name": "atlas", "nodes": nodes}
+    assert load_summary(store.path).integrity.problems == []
+    lines = (store.path / "events.jsonl").read_bytes().splitlines()
+    assert len(lines) == 1 + max(1, -(-count // 256))
+    assert max(map(len, lines)) < 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        ({}, [{"nodes": []}]),
+        ({"cluster": {}}, [{"nodes": []}]),
+        ({"cluster": {"nodes": []}}, [{"nodes": "n"}]),
+        ({"cluster": {"nodes": []}}, [{}]),
+    ],
+)
+def test_further_nodes_of_another_form_are_refused(
+    start: dict[str, Any], more: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "run")
+    store.event("run_started", **{**START, **start})
+    for data in more:
+        store.event("run_nodes", **data)
+    store.close()
+    with pytest.raises(UnreadableRun, match="expected lists of nodes"):
+        load(store.path)
+
+
+def test_nodes_that_come_later_are_refused(store: Store) -> None:
+    """So nobody adds a node to a run that was measured without it."""
+    probe(store, 2.0)
+    store.event("run_nodes", nodes=[{"name": "another"}])
+    with pytest.raises(UnreadableRun, match="run_nodes that is not after run_started"):
+        load(store.path)
+
+
 def test_what_json_cannot_hold_is_mended(store: Store) -> None:
     store.event("probe_started", PROBE, criterion="FABRIC")
     store.event("series", PROBE, name="busbw", values=[1.0, math.nan, math.inf, "\ud800"])

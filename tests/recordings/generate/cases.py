@@ -14,6 +14,7 @@ from tests.recordings.generate import h100_cluster as atlas
 from tests.recordings.generate import lab_cluster as rehearsal
 from tests.recordings.generate.malicious_input import HOSTILE, hostile
 from tests.recordings.load import Recording, control, evidence, measured, owing, replaced, without
+from tests.support.pairs import cells_of
 
 SOCKET_LOG = {
     **atlas.FILES,
@@ -245,7 +246,10 @@ def tcp_fallback() -> RunRecord:
 def slow_fabric() -> ProbeResult:
     """The healthy fabric result, at TCP speed on every path through atlas07."""
     good = atlas.fabric(41.2)
-    slow = {"busbw": good.series["busbw"], "pairs": {"nodes": atlas.NODES, "gbs": tcp_pairs()}}
+    slow = {
+        "busbw": good.series["busbw"],
+        "pairs": {"nodes": atlas.NODES, "cells": cells_of(tcp_pairs())},
+    }
     by_node = [
         measured(
             "slowest_pair",

@@ -13,6 +13,7 @@ from probes.contract.contract import load
 from reports.record import ContractFacts, ProbeResult, RunRecord, Waiver
 from tests.recordings.generate import gang_contention as contests
 from tests.recordings.load import control, evidence, measured, owing
+from tests.support.pairs import cells_of
 
 NODES = [f"atlas{n:02d}" for n in range(1, 9)]
 RING = "a ring all-reduce moves 2(n-1)/n x S per node; headers add 5 %"
@@ -136,7 +137,7 @@ def fabric(top: float = 376.0) -> ProbeResult:
         series={
             "busbw": {**sweep(top), "limit": 340, "line_rate": 400, "control": wrong},
             "bytes": sent_bytes("rdma", NODES),
-            "pairs": {"nodes": NODES, "gbs": pairs()},
+            "pairs": {"nodes": NODES, "cells": cells_of(pairs())},
         },
         coverage="64 of 64 GPUs, 28 of 28 node pairs",
     )

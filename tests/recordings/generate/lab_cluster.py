@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 from probes.contract.contract import load
@@ -125,12 +126,9 @@ def fabric() -> ProbeResult:
             "bytes": atlas.sent_bytes("fab0", NODES, 0.9995),
             "pairs": {
                 "nodes": NODES,
-                "gbs": [
-                    [
-                        None if a == b else round(0.1180 + 0.0003 * ((a + b) % 3), 4)
-                        for b in range(4)
-                    ]
-                    for a in range(4)
+                "cells": [
+                    [a, b, round(0.1180 + 0.0003 * ((a + b) % 3), 4)]
+                    for a, b in permutations(range(4), 2)
                 ],
             },
         },

@@ -116,7 +116,7 @@ def hostile() -> RunRecord:
             "busbw": {"sizes": one},
             "gang": contested(),
             "loss": {"reference": [[one, two]]},
-            "pairs": {"nodes": HOSTILE, "gbs": [[None, 1.0], [2.0, None]]},
+            "pairs": {"nodes": HOSTILE, "cells": [[0, 1, 1.0], [1, 0, 2.0]]},
             "efficiency": {"nodes": [1, 2], "efficiency": [1, None]},
             "terms": {"nodes": [1], "terms": {one: [1.0], two: [2.0]}},
         },

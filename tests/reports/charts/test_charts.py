@@ -24,6 +24,7 @@ from reports.charts.canvas import (
 from reports.charts.pairs import MAX_MAP_NODES, MAX_ROWS, SLOW_TO_FAST
 from tests.reports.charts.drawing import Box, dots, draw, outlines, placed, root, words
 from tests.reports.charts.test_svg import recorded
+from tests.support.pairs import cells_of
 
 # The same examples each time, and no clock: a busy machine is no bug.
 steady = settings(derandomize=True, deadline=None, max_examples=25)
@@ -284,18 +285,19 @@ def test_a_long_loss_keeps_its_extremes_and_stays_small() -> None:
     assert min(box.top for box in outlines(figure, stroke=THEME.link) if box.width > 50) < 70
 
 
-def grid(count: int, value: float = 300.0) -> dict[str, Any]:
-    names = [f"node{at:04d}" for at in range(count)]
-    return {
-        "nodes": names,
-        "gbs": [[value + (a + b) % 7 for b in range(count)] for a in range(count)],
-    }
+def grid(count: int, value: float = 300.0) -> list[list[Any]]:
+    return [[value + (a + b) % 7 for b in range(count)] for a in range(count)]
+
+
+def series_of(table: list[list[Any]]) -> dict[str, Any]:
+    names = [f"node{at:04d}" for at in range(len(table))]
+    return {"nodes": names, "cells": cells_of(table)}
 
 
 def test_a_pair_is_measured_unreachable_or_not_measured() -> None:
-    values = grid(4)
-    values["gbs"][0][1], values["gbs"][2][3] = 0, None
-    figure = draw("pairs", values)
+    table = grid(4)
+    table[0][1], table[2][3] = 0, None
+    figure = draw("pairs", series_of(table))
     assert figure.sentence.startswith("Unreachable: 1 of 11 directed pairs; the slowest of 10")
     assert figure.sentence.endswith("; 1 directed pair was not measured.")
     assert figure.rows[0] == ["node0000", "node0001", "unreachable"]
@@ -303,11 +305,11 @@ def test_a_pair_is_measured_unreachable_or_not_measured() -> None:
     assert len(outlines(figure, fill=THEME.fail)) == 1 + 1  # and its key in the legend
     assert len(outlines(figure, fill="none", stroke=THEME.soft)) == 1 + 1
     assert {"unreachable", "not measured"} <= set(words(figure))
-    assert not {"unreachable", "not measured"} & set(words(draw("pairs", grid(4))))
+    assert not {"unreachable", "not measured"} & set(words(draw("pairs", series_of(grid(4)))))
 
 
 def test_a_map_without_a_measured_pair_has_no_colour_scale() -> None:
-    figure = draw("pairs", {"nodes": ["a", "b", "c"], "gbs": [[None, 0.0, None]] * 3})
+    figure = draw("pairs", {"nodes": ["a", "b", "c"], "cells": [[0, 1, 0.0], [2, 1, 0.0]]})
     assert figure.sentence == (
         "Unreachable: 2 of 2 directed pairs; 4 directed pairs were not measured."
     )
@@ -316,9 +318,9 @@ def test_a_map_without_a_measured_pair_has_no_colour_scale() -> None:
 
 
 def test_a_node_at_nine_tenths_is_seen() -> None:
-    values = grid(4, 1000.0)
-    values["gbs"][2] = [900.0] * 4
-    figure = draw("pairs", values)
+    table = grid(4, 1000.0)
+    table[2] = [900.0] * 4
+    figure = draw("pairs", series_of(table))
     slow = SLOW_TO_FAST[int((0.9 - 0.5) / 0.5 * len(SLOW_TO_FAST))]
     row = sorted(box for box in outlines(figure, fill=slow) if box.width > 20)
     assert len(row) == 3
@@ -327,7 +329,7 @@ def test_a_node_at_nine_tenths_is_seen() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 17, 32, 33, 64])
 def test_pairs_of_any_number_of_nodes(count: int) -> None:
-    figure = draw("pairs", grid(count))
+    figure = draw("pairs", series_of(grid(count)))
     assert "could not be drawn" not in figure.sentence
     assert len(figure.svg) < 120_000
     if 1 < count <= MAX_MAP_NODES:
@@ -336,10 +338,11 @@ def test_pairs_of_any_number_of_nodes(count: int) -> None:
 
 def test_of_many_nodes_each_has_a_row_with_its_medians() -> None:
     count = MAX_MAP_NODES + 1
-    values = grid(count)
-    values["gbs"][5] = [90.0] * count
-    for row in values["gbs"]:
+    table = grid(count)
+    table[5] = [90.0] * count
+    for row in table:
         row[7] = None
+    values = series_of(table)
     figure = draw("pairs", values)
     assert [row[1] for row in figure.rows[:MAX_ROWS]].count("all others") == 0
     assert figure.rows[0][0] == "node0005"
@@ -353,9 +356,20 @@ def test_of_many_nodes_each_has_a_row_with_its_medians() -> None:
     assert len(dots(figure, THEME.marginal)) == count - 1
 
 
-@pytest.mark.parametrize("change", [{"gbs": [[1.0]]}, {"gbs": [[1.0, 2.0], [1.0]]}, {"nodes": []}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cells": [[0, 2, 1.0]]},
+        {"cells": [[-1, 0, 1.0]]},
+        {"cells": [[0.5, 1, 1.0]]},
+        {"cells": [["a", "b", 1.0]]},
+        {"cells": [[0, 1]]},
+        {"nodes": []},
+    ],
+)
 def test_pairs_that_do_not_fit_their_names_are_said(change: dict[str, Any]) -> None:
-    assert "could not be drawn (ValueError" in draw("pairs", grid(2) | change).sentence
+    values = series_of(grid(2)) | change
+    assert "could not be drawn (ValueError" in draw("pairs", values).sentence
 
 
 def test_the_work_grows_with_the_number_of_pairs() -> None:
@@ -366,7 +380,7 @@ def test_the_work_grows_with_the_number_of_pairs() -> None:
         assert draw("pairs", values).svg
         return time.process_time() - begun
 
-    small, large = grid(64), grid(1024)
+    small, large = series_of(grid(64)), series_of(grid(1024))
     seconds(small)  # loads matplotlib
     assert seconds(large) < 2 * 256 * min(seconds(small) for _ in range(3))
 

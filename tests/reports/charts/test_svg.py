@@ -22,6 +22,7 @@ from reports.run_folder.integrity import load
 from tests.recordings.generate.gang_contention import storm, two_gangs
 from tests.recordings.generate.malicious_input import HOSTILE, contested
 from tests.reports.charts.drawing import SVG, draw, placed, root, words
+from tests.support.pairs import cells_of
 from tests.support.paths import RECORDINGS, REPO
 
 ATTRIBUTES = {
@@ -57,7 +58,7 @@ def malicious() -> dict[str, Any]:
     parts = [{"said": word, "share": 0.02} for word in MALICE]
     count = len(MALICE)
     return {
-        "pairs": {"nodes": MALICE, "gbs": [[1.0 + at for at in range(count)]] * count},
+        "pairs": {"nodes": MALICE, "cells": cells_of([[1.0 + at for at in range(count)]] * count)},
         "efficiency": {"nodes": [1, 2], "efficiency": [1.0, 0.9], "over": MALICE[0]},
         "lost": {"nodes": [2], "lost": [0.2], "parts": [parts], "sentences": [" ".join(MALICE)]},
         "terms": {"nodes": [1, 2], "terms": {word: [0.1, 0.2] for word in MALICE}},
@@ -66,8 +67,8 @@ def malicious() -> dict[str, Any]:
 
 
 def all_cases() -> list[tuple[str, Any]]:
-    many = {"nodes": [f"n{at}" for at in range(40)], "gbs": [[float(a + b + 1) for b in range(40)]
-            for a in range(40)]}  # fmt: skip
+    many = {"nodes": [f"n{at}" for at in range(40)], "cells": cells_of(
+        [[float(a + b + 1) for b in range(40)] for a in range(40)])}  # fmt: skip
     cases = [*recorded().items(), *recorded("healthy-lab").items(), *malicious().items()]
     return [*cases, ("pairs", many), ("gang", storm()), ("gang", two_gangs(["a", "b"], 8, True))]
 

@@ -16,6 +16,7 @@ from reports.page.render import TEMPLATES, render
 from reports.record import Control, ProbeResult, RunRecord
 from reports.run_folder.event_log import hash_file
 from reports.run_folder.integrity import load
+from tests.support.pairs import cells_of
 from tests.support.paths import RECORDINGS
 
 RUNS = sorted(path.parent for path in RECORDINGS.glob("*/events.jsonl"))
@@ -256,7 +257,7 @@ def big(nodes: int) -> RunRecord:
     hosts = ProbeResult(
         probe="p", criterion="HOSTS", state="finished", measurements=seen,
         controls=[Control(name="c", fault="f", caught=True)],
-        series={"pairs": {"nodes": names, "gbs": table}},
+        series={"pairs": {"nodes": names, "cells": cells_of(table)}},
     )  # fmt: skip
     node = record.cluster["nodes"][0]
     cluster = {**record.cluster, "nodes": [{**node, "name": n, "serial": n * 2} for n in names]}
