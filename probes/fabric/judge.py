@@ -223,8 +223,13 @@ def judge_pairs(
         reason = "at least one node has fewer ranks"
         measure.covered(f"{quantity(more, 'ranks')} took no part in the test of links: {reason}")
     nodes, least = list(run.sent), least_by_nodes(pairs.speed.speeds)
-    speeds = [[least.get((a, b)) for b in nodes] for a in nodes]
-    measure.series("pairs", {"nodes": nodes, "gbs": speeds, "typical": pairs.speed.typical})
+    places = {node: place for place, node in enumerate(nodes)}
+    cells = [
+        (places[a], places[b], gbs)
+        for (a, b), gbs in sorted(least.items())
+        if {a, b} <= places.keys()
+    ]
+    measure.series("pairs", {"nodes": nodes, "cells": cells, "typical": pairs.speed.typical})
 
 
 def judge_rails_at_once(pairs: PairSearch, at_once: FaultSearchResult, measure: Recorder) -> None:

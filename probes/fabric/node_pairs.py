@@ -22,7 +22,7 @@ from reports.numbers import percent, quantity
 from reports.record import Finding
 from scaling.collectives import fault_search, node_groups
 from scaling.collectives.fault_search import FaultSearchResult, Link, Pair, search_rails
-from scaling.collectives.node_groups import RankMeetings, group_sweep, pair_sweep
+from scaling.collectives.node_groups import RankMeetings, group_sweep, own_parts, pair_sweep
 from scaling.collectives.sweep import read_nothing
 
 REPEATS = 6  # tries in each direction; the fastest counts: one may lose a packet, or the CPU
@@ -169,11 +169,15 @@ class _Meetings:
             repeats = FEW_REPEATS if self.is_control else REPEATS
             # Reading takes time, in which the other rails would not be loaded.
             reader = read_nothing if self.is_at_once else LinkReader
-            call: tuple[Any, ...] = batch, repeats, None, reader
+            call: tuple[Any, ...] = repeats, None, reader, None
             if bad := self.bad:
                 slow = bad.rank, bad.delay_s
-                call = batch, repeats, None, partial(_make_reader, bad.rank, bad.resent_share), slow
-            met = self.gang.run(pair_sweep, *call, timeout=timeout_s, environment=self.environment)
+                call = repeats, None, partial(_make_reader, bad.rank, bad.resent_share), slow
+            rounds_of = zip(*(own_parts(pairs, self.gang.size) for pairs in batch), strict=True)
+            met = self.gang.run(
+                pair_sweep, *call, timeout=timeout_s, environment=self.environment,
+                each=[(own,) for own in rounds_of],
+            )  # fmt: skip
             for rank, meetings in enumerate(met):
                 if rank in self.ports:  # the others did not meet anyone
                     self._note(self.ports[rank], meetings)
@@ -256,6 +260,14 @@ class NodeGroupsResult:
     fast: list[list[str]] = field(default_factory=list)
 
 
+def run_groups(
+    gang: Gang, groups: list[list[int]], slow: tuple[int, float] | None = None
+) -> list[tuple[float, int]]:
+    """Time all-reduce in disjoint groups of ranks at once; return what `group_sweep` does."""
+    each = [(own,) for own in own_parts(groups, gang.size)]
+    return gang.run(group_sweep, None, slow, each=each, timeout=TRIAL_SECONDS)
+
+
 def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult:
     """Find faults that pairs are too small to show: all-reduce in groups, all at once."""
     rank_nodes = [node_names[place.node] for place in gang.places]
@@ -267,7 +279,7 @@ def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult
         tried += len(parts)
         sizes.update(map(len, parts))
         ranks = [[i for i, name in enumerate(rank_nodes) if name in group] for group in parts]
-        results = gang.run(group_sweep, ranks, timeout=TRIAL_SECONDS)
+        results = run_groups(gang, ranks)
         for name, (_, wrong_count) in zip(rank_nodes, results, strict=True):
             wrong[name] = wrong.get(name, 0) + wrong_count
         speeds = [min(results[rank][0] for rank in group) for group in ranks]
@@ -299,7 +311,7 @@ def run_wrong_search(gang: Gang, node_names: dict[str, str]) -> FaultSearchResul
         found = {}
         for pairs in rounds:
             ranks = [[i for i, name in enumerate(rank_nodes) if name in pair] for pair in pairs]
-            results = gang.run(group_sweep, ranks, timeout=TRIAL_SECONDS)
+            results = run_groups(gang, ranks)
             for (a, b), group in zip(pairs, ranks, strict=True):
                 is_right = not any(results[rank][1] for rank in group)
                 found[a, b] = found[b, a] = float(is_right)
@@ -345,8 +357,7 @@ def measure_inside(
     """
     by_node = ranks_by_node(rank_nodes)
     groups = {node: ranks for node, ranks in by_node.items() if len(ranks) > 1}
-    call = [*groups.values()], None, slow
-    results = gang.run(group_sweep, *call, timeout=TRIAL_SECONDS) if groups else []
+    results = run_groups(gang, [*groups.values()], slow) if groups else []
     return InsideSpeeds(
         {node: min(results[rank][0] for rank in ranks) for node, ranks in groups.items()},
         {node: sum(results[rank][1] for rank in ranks) for node, ranks in groups.items()},

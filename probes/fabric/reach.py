@@ -274,10 +274,10 @@ def judge_reach(
 
 
 def reach_series(reach: ReachabilityResult) -> dict[str, Any]:
-    """Return the chart's map of pairs: 0 GB/s where a pair cannot connect, None elsewhere."""
-    blocked = {frozenset(pair) for pair in reach.pairs}
-    gbs = [[0.0 if {a, b} in blocked else None for b in reach.nodes] for a in reach.nodes]
-    return {"nodes": reach.nodes, "gbs": gbs}
+    """Return the chart's map of pairs: 0 GB/s where a pair cannot connect, and nothing else."""
+    places = {node: place for place, node in enumerate(reach.nodes)}
+    blocked = {(places[a], places[b]) for pair in reach.pairs for a, b in (pair, pair[::-1])}
+    return {"nodes": reach.nodes, "cells": [(*pair, 0.0) for pair in sorted(blocked)]}
 
 
 def explain_duplicates(reach: ReachabilityResult) -> list[Finding]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from reference_trainer.late import dist, torch
 from scaling.collectives.fault_search import MIN_EFFECT, MeasureGroups, typical_speed, valid_speed
 from scaling.collectives.operations import OPERATIONS
-from scaling.collectives.sweep import process_group, read_nothing
+from scaling.collectives.sweep import process_group
 
 # Bytes of one transfer by backend. It is long compared with the latency of the fabric (4 MiB take
 # 34 ms at 1 Gbit/s, 256 MiB 5 ms at 400 Gbit/s) and short compared with the complete scan.
@@ -26,25 +26,37 @@ SLOW_TRANSFER_S = 2.0  # a first transfer that takes longer is not repeated
 PAYLOAD_PERIOD = 61  # elements; a prime, so the period matches no packet size
 
 
+def own_parts(parts: Iterable[Sequence[int]], size: int) -> list[Sequence[int] | None]:
+    """Return for each of `size` ranks the part that it is in; None for a rank in none.
+
+    Each rank gets its own part alone: all parts for all ranks would grow with their square.
+    """
+    own: list[Sequence[int] | None] = [None] * size
+    for part in parts:
+        for rank in part:
+            own[rank] = part
+    return own
+
+
 def group_sweep(
-    groups: list[list[int]], size: int | None = None, slow: tuple[int, float] | None = None
+    size: int | None, slow: tuple[int, float] | None, members: Sequence[int] | None
 ) -> tuple[float, int]:
     """Time all-reduce within disjoint groups of the job's ranks, all groups at the same time.
 
-    Returns (GB/s of busbw, wrong elements) of this rank's group; (0, 0) for a rank in no group.
-    `size` is bytes. All groups start together and run for about GROUP_SECONDS, so that they
-    load shared links together. `slow` (rank, seconds) injects a fault: that rank begins each
-    call so many seconds late.
+    `members` are the ranks of this rank's group; None for a rank in no group. Returns (GB/s of
+    busbw, wrong elements) of the group; (0, 0) without one. `size` is bytes; None is that of
+    MESSAGE_BYTES. All groups start together and run for about GROUP_SECONDS, so that they load
+    shared links together. `slow` (rank, seconds) injects a fault: that rank begins each call so
+    many seconds late.
     """
     with process_group() as device:
-        # Every rank must create all groups, in the same order.
-        process_groups = [dist.new_group(ranks) for ranks in groups]
-        index = next((i for i, ranks in enumerate(groups) if dist.get_rank() in ranks), None)
-        if index is None:
+        if members is None:
             dist.barrier()
             dist.barrier()
             return 0.0, 0
-        group, ranks = process_groups[index], len(groups[index])
+        # Only its members create a group, so the time does not grow with the number of groups.
+        group = dist.new_group([*members], use_local_synchronization=True)
+        ranks = len(members)
         size = size or MESSAGE_BYTES[dist.get_backend()]
         buffer = torch.zeros(size // 4, device=device)
         delay_s = slow[1] if slow and slow[0] == dist.get_rank() else 0.0
@@ -83,27 +95,26 @@ class RankMeetings:
 
 
 def pair_sweep(
-    rounds: list[list[tuple[int, int]]],
-    repeats: int = 6,
-    size: int | None = None,
-    make_reader: Callable[[], Callable[[], Any]] = read_nothing,
-    slow: tuple[int, float] | None = None,
+    repeats: int,
+    size: int | None,
+    make_reader: Callable[[], Callable[[], Any]],
+    slow: tuple[int, float] | None,
+    rounds: Sequence[Sequence[int] | None],
 ) -> RankMeetings:
-    """Send `size` bytes one way, then the other, between the pairs of the given rounds.
+    """Send `size` bytes one way, then the other, between disjoint pairs of ranks, round by round.
 
-    The fastest of `repeats` tries counts. A new connection that lost a packet early, or a busy
-    core, is slow for a while; only a bad link stays slow. The sender reads its counters with
-    the function that `make_reader` returned before the group was joined. `slow` (rank, seconds)
-    injects a fault: that rank delays each send by so many seconds. All ranks must call it with
-    the same disjoint pairs.
+    `rounds` has the pair of this rank in each round; None where it has no peer. All ranks must
+    call it with as many rounds. The fastest of `repeats` tries counts. A new connection that lost
+    a packet early, or a busy core, is slow for a while; only a bad link stays slow. The sender
+    reads its counters with the function that `make_reader` returned before the group was joined.
+    `slow` (rank, seconds) injects a fault: that rank delays each send by so many seconds.
     """
     results, read = RankMeetings(), make_reader()
     with process_group() as device:
         rank, size = dist.get_rank(), size or MESSAGE_BYTES[dist.get_backend()]
         payload = torch.arange(size // 4, device=device).remainder(PAYLOAD_PERIOD).add(1).float()
         buffer = torch.empty_like(payload)
-        for pairs in rounds:
-            pair = next((pair for pair in pairs if rank in pair), None)
+        for pair in rounds:
             for direction in (0, 1):
                 dist.barrier()
                 if pair is None:

@@ -17,6 +17,7 @@ from reference_trainer.launch.gang import GangError
 from scaling.collectives.fault_search import FaultSearchResult
 from scaling.collectives.node_groups import group_sweep
 from tests.support.controls import MemoryRecorder, recorder
+from tests.support.rank_parts import Each, groups_of
 from tests.support.sweep_results import sweep_result
 
 LAB = contract("lab")
@@ -29,12 +30,12 @@ class Gang:
 
     def __init__(self, nodes: int, slow: int | None = None) -> None:
         self.places = [SimpleNamespace(node=f"n{number}") for number in range(nodes)]
-        self.slow = slow
+        self.slow, self.size = slow, nodes
 
-    def run(self, function: Any, groups: list[list[int]], *_: Any, **__: Any) -> list[Any]:
+    def run(self, function: Any, *_: Any, each: Each, **__: Any) -> list[Any]:
         if function is not group_sweep:
             raise GangError("rank 2 does not answer")
-        slow = {rank for group in groups if self.slow in group for rank in group}
+        slow = {rank for group in groups_of(each) if self.slow in group for rank in group}
         return [(0.05 if rank in slow else 0.1, 0) for rank in range(len(self.places))]
 
 

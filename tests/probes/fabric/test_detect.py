@@ -37,6 +37,7 @@ from scaling.collectives.fault_search import FaultSearchResult
 from tests.recordings.generate.nccl_logs import Job, faulty
 from tests.support.controls import recorder as memory_recorder
 from tests.support.controls import write_control
+from tests.support.rank_parts import Each, groups_of
 from tests.support.sweep_results import sweep_result
 
 LAB = contract("lab")
@@ -110,14 +111,12 @@ class Gang:
         self.speed = speed  # of a slow group, GB/s; others have 0.1
         self.places = [SimpleNamespace(node=f"id{at // 2}") for at in range(2 * nodes)]
         self.names = {f"id{at}": f"n{at}" for at in range(nodes)}
-        self.slow = slow
+        self.slow, self.size = slow, 2 * nodes
 
-    def run(
-        self, function: Any, groups: list[list[int]], timeout: float
-    ) -> list[tuple[float, int]]:
+    def run(self, function: Any, *_: Any, each: Each, timeout: float) -> list[tuple[float, int]]:
         assert function is pairs.group_sweep
         found = [(0.0, 0)] * len(self.places)
-        for group in groups:
+        for group in groups_of(each):
             nodes = {rank // 2 for rank in group}
             assert group == sorted(2 * node + rank for node in nodes for rank in (0, 1))
             for rank in group:

@@ -53,6 +53,12 @@ def test_a_hole_is_shown_by_a_peer_that_is_in_it() -> None:
     assert {one.suspects[0]: one.names["peer"] for one in found} == {"c": "b", "d": "c"}
 
 
+def test_a_node_is_never_told_to_ping_itself() -> None:
+    pairs = ("a", "b"), ("a", "c"), ("a", "d")
+    (found,) = find_mtu_faults(cut(dict.fromkeys("abcd", 1500), *pairs))
+    assert (found.suspects, found.names["peer"]) == (["a"], "b")
+
+
 def test_unreachable_names_node_or_pair() -> None:
     nodes = ["n0", "n1", "n2", "n3"]
     dead = {"n0": "fab0 is down"}
@@ -71,7 +77,7 @@ def test_the_map_shows_a_blocked_pair_both_ways_and_measures_no_other() -> None:
     blocked = ReachabilityResult(["n0", "n1", "n2"], [("n2", "n0")], {})
     assert reach_series(blocked) == {
         "nodes": ["n0", "n1", "n2"],
-        "gbs": [[None, None, 0.0], [None, None, None], [0.0, None, None]],
+        "cells": [(0, 2, 0.0), (2, 0, 0.0)],
     }
 
 

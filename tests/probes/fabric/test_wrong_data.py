@@ -16,6 +16,7 @@ from reports.measurement import Verdict
 from reports.record import ProbeResult
 from scaling.collectives.fault_search import FaultSearchResult
 from tests.support.controls import recorder
+from tests.support.rank_parts import Each, groups_of
 
 ROWS = [{"elements": 4096, "first_wrong": [(rank, 7) for rank in range(4)], "wrong": 4}]
 
@@ -27,17 +28,17 @@ def spoilt(*pairs: set[str], nodes: int = 4, first: int = 0) -> Any:
     """
     places = [SimpleNamespace(node=f"n{rank // 2}") for rank in range(2 * nodes)]
 
-    def run(function: Any, groups: list[list[int]], timeout: float) -> list[tuple[float, int]]:
+    def run(function: Any, *_: Any, each: Each, timeout: float) -> list[tuple[float, int]]:
         assert function is node_pairs.group_sweep
         found = [(0.0, 0)] * len(places)
-        for group in groups:
+        for group in groups_of(each):
             members = {places[rank].node for rank in group}
             assert len(group) == 4  # both ranks of each
             for rank in group[first:]:
                 found[rank] = (0.1, 5 * any(bad <= members for bad in pairs))
         return found
 
-    return SimpleNamespace(places=places, run=run)
+    return SimpleNamespace(places=places, size=len(places), run=run)
 
 
 def named(gang: Any, nodes: int = 4) -> list[list[str]]:

@@ -121,9 +121,8 @@ def test_the_rate_is_the_bytes_by_the_time(plant: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(node_groups, "_time_receive", receive)
     monkeypatch.setattr(node_groups, "_send", send)
     for slow in (None, (0, 0.25), (1, 0.25)):
-        found = node_groups.pair_sweep(
-            [[(0, PEER)], [(2, 3)]], size=4000, make_reader=lambda: lambda: "counters", slow=slow
-        )
+        rounds = (0, PEER), None
+        found = node_groups.pair_sweep(6, 4000, lambda: lambda: "counters", slow, rounds)
         assert found.received == {PEER: (8e-6, 3)}
         assert found.sent == {PEER: ["counters"]}
     assert tries == [(1000, PEER, 6)] * 3
@@ -140,7 +139,8 @@ class Groups(Wire):
         super().__init__([], rank=1)
         self.longest, self.wrong, self.sums = longest, wrong, list[int]()
 
-    def new_group(self, ranks: list[int]) -> list[int]:
+    def new_group(self, ranks: list[int], *, use_local_synchronization: bool) -> list[int]:
+        assert use_local_synchronization, "else all ranks must create all groups"
         return ranks
 
     def get_rank(self, group: list[int] | None = None) -> int:
@@ -176,7 +176,7 @@ def test_a_group_shows_its_median_and_each_wrong_element(
 ) -> None:
     wire, clock = Groups(longest, wrong), Clock(*FIRST, *spans, *LAST)
     plant(wire, clock)
-    found = node_groups.group_sweep([[0, 3], [4, 2, 1]], size=3000)
+    found = node_groups.group_sweep(3000, None, (4, 2, 1))
     assert found == (pytest.approx(2 * 2 / 3 * 3000 / seconds / 1e9), wrong)
     assert wire.sums == [3000] * (len(spans) + 3)
     assert (clock.spans, set(clock.slept)) == ([], {0.0})
@@ -189,13 +189,19 @@ def test_a_group_shows_its_median_and_each_wrong_element(
 def test_a_control_delays_each_call_of_one_rank(plant: Any, late: int, slept: float) -> None:
     wire, clock = Groups(), Clock(*[0.5] * 7)
     plant(wire, clock)
-    assert node_groups.group_sweep([[0, 1]], slow=(late, 0.25))[1] == 0
+    assert node_groups.group_sweep(None, (late, 0.25), [0, 1])[1] == 0
     assert clock.slept == [slept] * 7
     assert set(wire.sums) == {4 << 20}
+
+
+def test_each_rank_is_told_of_its_own_part_alone() -> None:
+    parts = [[0, 3], [4, 2]]
+    assert node_groups.own_parts(parts, 6) == [[0, 3], None, [4, 2], [0, 3], [4, 2], None]
+    assert node_groups.own_parts([], 2) == [None, None]
 
 
 def test_a_rank_of_no_group_waits_for_the_others(plant: Any) -> None:
     wire = Groups()
     plant(wire, Clock())
-    assert node_groups.group_sweep([[0, 2]], size=3000) == (0.0, 0)
+    assert node_groups.group_sweep(3000, None, None) == (0.0, 0)
     assert wire.log == ["barrier", "barrier"]

@@ -137,7 +137,7 @@ if os.environ["RANK"] == os.environ.get("CHANGES"):
     meetings._send = changed
 count = iter(range(100))
 reader = lambda: lambda: next(count)
-found = meetings.pair_sweep([[(0, 1)]], repeats=3, size=1 << 16, make_reader=reader)
+found = meetings.pair_sweep(3, 1 << 16, reader, None, [(0, 1)])
 with open(os.environ["OUT"] + os.environ["RANK"], "w") as file:
     json.dump([found.received, found.sent], file)
 """
@@ -167,7 +167,8 @@ import json, os, torch
 if os.environ["RANK"] == os.environ["CHANGES"]:
     fill = torch.Tensor.fill_
     torch.Tensor.fill_ = lambda tensor, value: fill(tensor, value + 1)
-found = meetings.group_sweep(json.loads(os.environ["GROUPS"]), size=1 << 14)
+own = meetings.own_parts(json.loads(os.environ["GROUPS"]), 2)[int(os.environ["RANK"])]
+found = meetings.group_sweep(1 << 14, None, own)
 with open(os.environ["OUT"] + os.environ["RANK"], "w") as file:
     json.dump(found, file)
 """

@@ -26,6 +26,7 @@ from reports.record import Finding, ProbeResult
 from scaling.collectives.node_groups import RankMeetings
 from tests.probes.fabric.conftest import LAB
 from tests.support.controls import with_limit, write_control
+from tests.support.rank_parts import Each, rounds_of
 from tests.support.sweep_results import sweep_result
 
 MAX_LOST = 1e-3
@@ -38,14 +39,14 @@ class Gang:
     def __init__(self, nodes: int, lost: Callable[[str, str], float | None], **more: Any) -> None:
         self.places = [SimpleNamespace(node=f"n{number}") for number in range(nodes)]
         self.names = {place.node: place.node for place in self.places}
-        self.lost = lost
+        self.lost, self.size = lost, nodes
         self.device: Mapping[Link, str] = more.get("device", {})
         self.speed: Mapping[Link, float] = more.get("speed", {})
         self.met: list[Link] = []
 
-    def run(self, function: Any, rounds: Any, *_: Any, **__: Any) -> list[RankMeetings]:
+    def run(self, function: Any, *_: Any, each: Each, **__: Any) -> list[RankMeetings]:
         found = [RankMeetings() for _ in self.places]
-        for pairs in rounds:
+        for pairs in rounds_of(each):
             for pair in pairs:
                 for a, b in (pair, pair[::-1]):
                     link = f"n{a}", f"n{b}"

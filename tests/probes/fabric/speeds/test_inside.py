@@ -14,6 +14,7 @@ from probes.fabric.node_pairs import InsideSpeeds, find_slow_inside, judge_insid
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Verdict
 from tests.support.controls import MemoryRecorder, recorder
+from tests.support.rank_parts import Each, groups_of
 from tests.support.sweep_results import sweep_result
 
 AGAINST = "all_reduce_inside_node_against_others"
@@ -124,7 +125,7 @@ def test_a_gang_that_fails_inside_nodes_loses_nothing_else() -> None:
         raise GangError("rank 3 does not answer")
 
     measure = recorder("FABRIC")
-    rig: Any = SimpleNamespace(gang=SimpleNamespace(run=fail), measure=measure)
+    rig: Any = SimpleNamespace(gang=SimpleNamespace(run=fail, size=4), measure=measure)
     assert try_inside(rig, sweep_result(0.1, rank_nodes=["n0", "n0"])) is None
     (found,) = measure.result("finished", 1.0).measurements
     assert (found.name, found.note) == (AGAINST, "rank 3 does not answer")
@@ -137,10 +138,12 @@ class Gang:
         self.speeds, self.size = speeds, len(speeds)
         self.asked: list[tuple[Any, ...]] = []
 
-    def run(self, function: Any, *arguments: Any, timeout: float) -> list[tuple[float, int]]:
-        self.asked.append(arguments)
-        _, _, slow = arguments
-        groups = arguments[0]
+    def run(
+        self, function: Any, *arguments: Any, each: Each, timeout: float
+    ) -> list[tuple[float, int]]:
+        _, slow = arguments
+        groups = groups_of(each)
+        self.asked.append((groups, *arguments))
         late = next((group for group in groups if slow and slow[0] in group), [])
         return [(speed / (3 if rank in late else 1), rank) for rank, speed in self.speeds.items()]
 
