@@ -45,14 +45,29 @@ OF_SEVERAL_RANKS = (
 WRONG_GUIDE = "```sh\nsudo systemctl restart ray\nssh 10.0.0.1 hostname\n```\n"
 
 
-def doctored_options(size: int) -> list[str]:
-    """Make the options of the first control: no MASTER_PORT and, of several ranks, one less."""
-    fewer = ["--workers", str(size - 1)] if size > 1 else []
-    return ["--unset", "MASTER_PORT", "--restarts", "0", *fewer]
+def ranks_of_a_half(cluster: Cluster) -> int | None:
+    """Return the ranks of a job that fills two nodes, where two such jobs run at once; else None.
+
+    Two nodes are the fewest between which a job sends. All nodes must have as many accelerators, so
+    that a job that is packed fills its nodes: two jobs then share none.
+    """
+    counts = list(cluster.gpus_by_node.values())
+    can = cluster.resource == "GPU" and len(counts) >= 4 and len({*counts}) == 1
+    return 2 * counts[0] if can else None
+
+
+def fewer_ranks(size: int | None) -> list[str]:
+    """Make the option of a control's job with so many ranks; None for as many as there are."""
+    return ["--workers", str(size)] if size else []
+
+
+def doctored_options(size: int | None) -> list[str]:
+    """Make the options of the first control: no MASTER_PORT, and fewer ranks."""
+    return ["--unset", "MASTER_PORT", "--restarts", "0", *fewer_ranks(size)]
 
 
 def control_missing_variable(path: GuidedCluster, doctored: Transcript, measure: Recorder) -> None:
-    """Check that the job without MASTER_PORT, by one rank less, fails for that reason alone."""
+    """Check that the job without MASTER_PORT, with fewer ranks, fails for that reason alone."""
     job, size = judge.read_job(path, doctored), path.cluster.size
     wrong = wrong_ranks(job) if job.rows else []
     problems = [problem.found for problem in group_by_problem(wrong)]
@@ -63,7 +78,7 @@ def control_missing_variable(path: GuidedCluster, doctored: Transcript, measure:
     plant(
         measure,
         check.MISSING_VARIABLE,
-        f"the same job is launched without MASTER_PORT{' and with one rank fewer' * (size > 1)}",
+        f"the same job is launched without MASTER_PORT{' and with fewer ranks' * (size > 1)}",
         partial(judge.judge_ranks, path, doctored),
         unable="" if job.rows else judge.NO_RANK,
         located=ended and all_lack(announced, "MASTER_PORT", len(job.rows)),
@@ -177,14 +192,27 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
         why_same = why_no_other_user(own_guide=False)
         if why_same and (why := why_not_typed(terms, None, why_same)):
             pytest.fail(why, pytrace=False)
-    with _fail_plainly():
-        guide = _find_guide(terms, measure)
-        user = make_user(cluster, HOMES, own_guide=guide.own, shared=terms.shared or "")
-        try:
-            yield LaunchPath(cluster, terms, guide, user)
-        finally:
-            if left := remove_user(cluster, user):
-                measure.covered(left)
+    with (
+        _fail_plainly(),
+        new_user(GuidedCluster(cluster, terms, _find_guide(terms, measure)), measure) as path,
+    ):
+        yield path
+
+
+@contextmanager
+def new_user(guided: GuidedCluster, measure: Recorder) -> Iterator[LaunchPath]:
+    """Yield the guide with a user who types it, and remove the user afterwards.
+
+    Two who type at once are two users: who begins to type ends what the same user left running.
+    Where no user can be made, it is a shell of our own.
+    """
+    cluster, terms, guide = guided.cluster, guided.terms, guided.guide
+    user = make_user(cluster, HOMES, own_guide=guide.own, shared=terms.shared or "")
+    try:
+        yield LaunchPath(cluster, terms, guide, user)
+    finally:
+        if left := remove_user(cluster, user):
+            measure.covered(left)
 
 
 @contextmanager
@@ -250,10 +278,34 @@ def launch_jobs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> Lau
         identity, us = path.ask_identity(), ours.ask_identity()
         measure.progress("launch: the guide's commands, typed in an empty home folder")
         said, sent = JobBytes.around(cluster, fabric, lambda: path.follow(plain_options(path)))
-        measure.progress("launch: the same commands with a missing variable")
-        doctored = path.follow(doctored_options(cluster.size))
-        measure.progress("launch: the same commands with planted errors")
-        options = planted_options(path)
-        planted, astray = JobBytes.around(cluster, fabric, lambda: path.follow(options))
+        doctored, (planted, astray) = _launch_controls(path, measure)
     seen = (identity, us, said, sent, doctored, planted, astray)
     return LaunchedJobs(path.guide, path.user.uid, path.user.why_same, *seen)
+
+
+def _launch_controls(
+    path: LaunchPath, measure: Recorder
+) -> tuple[Transcript, tuple[Transcript, JobBytes]]:
+    """Follow the guide with a missing variable, and with planted errors: at once on large clusters.
+
+    Returns both transcripts, and the bytes that nodes sent during the second job.
+    """
+    cluster, fabric = path.cluster, path.terms.fabric or ""
+    size = ranks_of_a_half(cluster)
+    options = [*planted_options(path), *fewer_ranks(size)]
+
+    def follow_planted() -> tuple[Transcript, JobBytes]:
+        return JobBytes.around(cluster, fabric, lambda: path.follow(options))
+
+    if size is None:
+        measure.progress("launch: the same commands with a missing variable")
+        fewer = cluster.size - 1 or None
+        doctored = path.follow(doctored_options(fewer))
+        measure.progress("launch: the same commands with planted errors")
+        return doctored, follow_planted()
+    measure.progress("launch: the same commands with a missing variable, and with planted errors")
+    with new_user(path, measure) as other, other.start(doctored_options(size)) as running:
+        planted = follow_planted()
+        doctored = running.wait()
+    measure.covered(f"the jobs of both self-tests ran at once, each with {quantity(size, 'ranks')}")
+    return doctored, planted

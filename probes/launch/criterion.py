@@ -136,7 +136,7 @@ RUNNING_JOB = ControlRow("running job", LEFT_PROCESSES, HELD_ACCELERATORS)
 PROBES = (
     Probe(
         "test_launch.py::test_documented_path_starts_a_correct_job",
-        tier="quick", usual_s=46,
+        tier="quick", usual_s=34,
         checks=(GUIDE_FAULTS, RIGHTS_OF_USER, WRONG_RANKS, EXIT_CODE, RANKS, TIME_TO_FIRST_STEP,
         RANKS_WITH_OTHER_WEIGHTS, RANKS_WITH_OTHER_VALIDATION, MISPLACED_SAMPLES, METRIC_ERROR,
         LOSS_RATIO, WRONG_EXPORTS, EXPORT_ERROR, SHARE_ON_AGREED_NETWORK),
@@ -145,7 +145,7 @@ PROBES = (
     ),
     Probe(
         "test_failing_job.py::test_a_failing_job_says_why",
-        tier="quick", usual_s=16,
+        tier="quick", usual_s=20,
         checks=(HIDDEN_ERRORS, FACTS_MISSING_FROM_ERROR, TIME_TO_ERROR),
         controls=(SWALLOWED_ERROR,),
         disturbs=(ALL_GPUS, "submits a job that fails"),
@@ -202,5 +202,5 @@ CRITERION = CriterionRow(
     where="a shell on the host that runs seatrial, and one rank for each GPU",
     needs=("Ray's dashboard, to which the job is submitted",),
     headlines={TIME_TO_FIRST_STEP: "the guide leads to training in {value}"},
-    usual_s={"quick": 62, "standard": 291}, depends=("launch",),
+    usual_s={"quick": 54, "standard": 283}, depends=("launch",),
 )

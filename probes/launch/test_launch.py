@@ -16,11 +16,10 @@ from probes.launch import controls, judge
 from probes.launch import criterion as check
 from probes.launch import job_processes as processes
 from probes.launch.controls import control_missing_rank, launch_jobs, prepare_path
-from probes.launch.guide import GuidedCluster, LaunchPath, new_name
+from probes.launch.guide import GuidedCluster, new_name
 from probes.launch.job_processes import JobState, NodeNotFree, hold_node
 from probes.launch.judge import judge_job, keep_transcript
 from probes.launch.ranks import all_lack, wrong_ranks
-from probes.launch.shell import make_user, remove_user
 from probes.launch.test_failing_job import PATIENCE_S, judge_left
 from probes.launch.training import announced_ranks, removed_coordinator
 from probes.session.config import RUN
@@ -66,7 +65,7 @@ def judge_jobs(path, jobs, measure):
 def control_jobs(path, jobs, measure):
     """Judge the jobs with errors, each with its own evidence."""
     cluster, terms = path.cluster, path.terms
-    caption = "without MASTER_PORT and with one rank fewer: must fail"
+    caption = "without MASTER_PORT and with fewer ranks: must fail"
     keep_transcript(jobs.doctored, measure, "control", caption)
     keep_transcript(jobs.planted, measure, "planted", "with planted errors: must be judged wrong")
     controls.control_guide(path.guide, host_names(cluster), measure)
@@ -140,18 +139,11 @@ def judge_two_users(path, measure):
     """
     cluster = path.cluster
     size = max(1, cluster.size // 2)
-    other = make_user(
-        cluster, controls.HOMES, own_guide=path.guide.own, shared=path.terms.shared or ""
-    )
-    second = LaunchPath(cluster, path.terms, path.guide, other)
     options = ["--workers", str(size), "--name", new_name(), *WAIT]
     who = "shell" if path.user.uid is None else "user"
     measure.progress(f"launch: two {who}s at once, with the same name for their job")
-    try:
+    with controls.new_user(path, measure) as second:
         transcripts = follow_both(path, second, options)
-    finally:
-        if left := remove_user(cluster, other):
-            measure.covered(left)
     for number, said in enumerate(transcripts, 1):
         caption = f"{who} {number} of two with the same commands at once"
         keep_transcript(said, measure, f"user{number}", caption)

@@ -16,14 +16,15 @@ LOSSES = [5.6 - 0.1 * step for step in range(STEPS)]
 SENT = 40_000_000  # bytes by each node: more than all that FSDP needs
 
 
-def cluster_of(nodes: int = 2, on_gpu: bool = True) -> Any:
-    """A cluster of nodes with one GPU each."""
+def cluster_of(nodes: int = 2, on_gpu: bool = True, gpus: int = 1) -> Any:
+    """A cluster of nodes with one GPU each, or with `gpus`."""
     known = [
         {"id": f"id{i}", "name": f"n{i}", "host": f"n{i}", "address": f"10.0.0.{i + 1}"}
         for i in range(nodes)
     ]
     return SimpleNamespace(
-        size=nodes, nodes=known, known_nodes=lambda: known, facts=[], on_gpu=on_gpu, kind="ray",
+        size=nodes * gpus, resource="GPU", gpus_by_node={f"n{i}": gpus for i in range(nodes)},
+        nodes=known, known_nodes=lambda: known, facts=[], on_gpu=on_gpu, kind="ray",
         node_names={node["id"]: node["name"] for node in known},
     )  # fmt: skip
 

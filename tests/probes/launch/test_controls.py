@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from probes.check.recorder import Recorder
@@ -11,9 +14,9 @@ from probes.launch.controls import (
     control_missing_variable,
     control_planted_errors,
     control_user,
-    doctored_options,
     plain_options,
     planted_options,
+    ranks_of_a_half,
 )
 from probes.launch.guide import own_guide
 from probes.launch.shell import Transcript
@@ -64,10 +67,22 @@ def test_the_control_is_caught_for_its_own_fault_alone(
     assert controls(recorder) == {"missing variable": caught}
 
 
-@pytest.mark.parametrize(("size", "fewer"), [(1, None), (2, "1"), (16, "15")])
-def test_the_control_takes_a_rank_away_where_one_is_left(size: int, fewer: str | None) -> None:
-    workers = ["--workers", fewer] if fewer else []
-    assert doctored_options(size) == ["--unset", "MASTER_PORT", "--restarts", "0", *workers]
+@pytest.mark.parametrize(
+    ("cluster", "ranks"),
+    [
+        (cluster_of(4), 2),
+        (cluster_of(64, gpus=8), 16),
+        (cluster_of(3), None),  # two jobs of two nodes do not fit
+        (SimpleNamespace(resource="GPU", gpus_by_node={"a": 8, "b": 8, "c": 8, "d": 7}), None),
+        (SimpleNamespace(resource="CPU", gpus_by_node=dict.fromkeys("abcd", 0)), None),
+    ],
+    ids=["lab", "large", "three nodes", "unequal", "no GPUs"],
+)
+def test_two_controls_run_at_once_where_each_fills_two_nodes(
+    cluster: Any, ranks: int | None
+) -> None:
+    """A job of one node sends nothing, and two jobs on one node would share its counters."""
+    assert ranks_of_a_half(cluster) == ranks
 
 
 def test_a_single_rank_is_controlled_for_all_but_the_number_of_ranks(recorder: Recorder) -> None:

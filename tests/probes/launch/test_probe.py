@@ -112,22 +112,47 @@ def test_a_cluster_that_others_use_is_not_accused(monkeypatch: pytest.MonkeyPatc
         pass
 
 
+@pytest.mark.parametrize(
+    ("nodes", "workers", "order"),
+    [
+        (1, None, ["begin", "end", "begin --unset", "end", "begin --plant", "end"]),
+        (3, "2", ["begin", "end", "begin --unset", "end", "begin --plant", "end"]),
+        (5, "2", ["begin", "end", "begin --unset", "begin --plant", "end", "end"]),
+    ],
+    ids=["one", "three", "five at once"],
+)
 def test_the_jobs_are_one_sound_one_doctored_and_one_with_planted_errors(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    typed: list[Any] = []
+    nodes: int, workers: str | None, order: list[str], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Any,
+) -> None:  # fmt: skip
+    typed: list[str] = []
+    fewer: list[str | None] = []
 
-    def follow(self: Any, extra: Any = ()) -> Transcript:
-        typed.append(tuple(extra[:1]))
-        return Transcript(["done"], 0)
+    class Running:
+        """A script that is over when somebody waits for it."""
 
-    monkeypatch.setattr("probes.launch.guide.LaunchPath.follow", follow)
+        def __init__(self, extra: Any) -> None:
+            typed.append(" ".join(["begin", *extra[:1]]))
+            if "--unset" in extra:
+                fewer.append(extra[extra.index("--workers") + 1] if "--workers" in extra else None)
+
+        def __enter__(self) -> Running:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            """Nothing is left."""
+
+        def wait(self) -> Transcript:
+            typed.append("end")
+            return Transcript(["done"], 0)
+
+    monkeypatch.setattr("probes.launch.guide.LaunchPath.start", lambda _, extra: Running(extra))
     monkeypatch.setattr("probes.launch.guide.LaunchPath.ask", lambda *_: Transcript())
     monkeypatch.setattr(controls, "HOMES", str(tmp_path))
     monkeypatch.setattr(controls, "ignored_address", lambda dashboard: "")
     monkeypatch.setattr(controls, "describe_busy", lambda cluster: "")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    cluster = cluster_of()
+    cluster = cluster_of(nodes)
     cluster.dashboard, cluster.on_each_node = "http://10.0.0.1:8265", lambda function: {}
 
     def nothing(*_: Any) -> None:
@@ -135,7 +160,7 @@ def test_the_jobs_are_one_sound_one_doctored_and_one_with_planted_errors(
 
     cluster.cleanup = SimpleNamespace(register=nothing, unregister=nothing, remove_now=nothing)
     jobs = controls.launch_jobs(cluster, LAB, recorder("LAUNCH"))
-    assert typed == [(), ("--unset",), ("--plant",)]
+    assert (typed, fewer) == (order, [workers])
     assert (jobs.guide, jobs.uid) == (own_guide(), None)
     assert jobs.describe_user().startswith(
         "the user who runs seatrial followed the guide (only root"
