@@ -52,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "criterion(id): the row of the acceptance table it proves")
     config.addinivalue_line("markers", "tier(name): runs only in this tier and longer tiers")
     config.addinivalue_line("markers", "last: runs after all other probes")
+    config.addinivalue_line("markers", "keeps_gang: may use the ranks that a probe before it left")
     config.addinivalue_line("markers", "uses(module): runs only if the module is installed")
     config.addinivalue_line("markers", "needs(feature): of torch or Ray, see requirements.py")
     read_twins(config, [option.name for option in OPTIONS])

@@ -124,16 +124,16 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     yield "commands", describe_typists(terms)
 
 
-TOLD = ["nodes", "gpus_per_node", "gpu_model", "fabric", "rails", "line_rate_gbps", "launch"]
+OWN_LINES = ["nodes", "gpus_per_node", "gpu_model", "fabric", "rails", "line_rate_gbps", "launch"]
 
 
 def _other_terms(terms: ClusterTerms, *, besides: Collection[str] = ()) -> str:
-    """Format the terms that the contract sets, besides TOLD: `ram_gib = 1280, shared = "/data"`."""
+    """Format the terms that have no line of their own: `ram_gib = 1280, shared = "/data"`."""
     from probes.contract.drafts import value_text
 
     texts = []
     for key, value in terms.model_dump(exclude_defaults=True).items():
-        if key not in (*TOLD, *besides):
+        if key not in (*OWN_LINES, *besides):
             table = value if isinstance(value, dict) else {"": value}
             texts += [
                 f"{key}.{part}".rstrip(".") + f" = {value_text(each)}"
@@ -346,7 +346,7 @@ class Interview:
         return self.answers[key] == OPEN
 
     def need(self, keys: Sequence[str]) -> None:
-        """Raise UsageError if nobody answers these questions, which have no proposed answer."""
+        """Raise UsageError for questions without a proposal and without an answer."""
         lacking = [key for key in keys if key not in self.answers] if self.keep else []
         if lacking:
             what, have = quantity(len(lacking), "answers"), "has" if len(lacking) == 1 else "have"

@@ -29,6 +29,7 @@ from probes.cluster.cleanup import CleanupProcess
 from probes.cluster.embedded import LocalCluster
 from probes.cluster.endpoints import find_dashboard, own_dashboard
 from probes.cluster.gpus import XidWatch
+from probes.cluster.kept_gang import GangKeeper
 from probes.cluster.node_facts import node_facts
 from probes.cluster.node_watch import NodeState
 from probes.cluster.ray_internals import read_draining
@@ -102,6 +103,7 @@ class Cluster:
         # Node id -> what was mounted at the shared folder, as HOSTS first read it.
         self.shared_mounts: dict[str, Any] = {}
         self.expected_losses: set[str] = set()  # ids of nodes
+        self.kept_gang = GangKeeper(self)
         try:
             self._join()
         except BaseException:
@@ -328,10 +330,11 @@ class Cluster:
         return answers.values
 
     def gang(self, size: int | None = None, **options: Any) -> Gang:
-        """Make a gang of `size` ranks, or of all ranks of the cluster.
+        """Make a gang of `size` ranks, or of all ranks of the cluster; a kept one makes room.
 
         With one rank per node it is spread over all nodes, otherwise it is packed.
         """
+        self.kept_gang.release()
         spread = len(self.nodes) > 1 and (size or self.size) == len(self.nodes)
         strategy = options.pop("strategy", "STRICT_SPREAD" if spread else "PACK")
         held = {"holders": self.describe_holders, **options}

@@ -210,7 +210,7 @@ HARMFUL_VARIABLE = ControlRow("harmful variable", HARMFUL_SETTINGS)
 PROBES = (
     Probe(
         "test_fabric.py::test_allreduce_takes_the_fabric_at_line_rate",
-        tier="quick", usual_s=52,
+        tier="quick", usual_s=31,
         checks=(WRONG_ELEMENTS, UNREACHABLE_PAIRS, MTU_MISMATCHES, PAIRS_BELOW_MTU,
         DUPLICATE_ADDRESSES, BUSBW, NETWORK, AGREEING_SOURCES, FABRIC_SHARE,
         SHARE_ON_OTHER_NETWORKS, ALL_GATHER_AGAINST_ALL_REDUCE, REDUCE_SCATTER_AGAINST_ALL_REDUCE,
@@ -220,7 +220,7 @@ PROBES = (
         controls=(WRONG_ELEMENT, SLOW_COLLECTIVE, CLOSED_DOOR, LARGE_PACKETS, DOCTORED_PORT,
         LATE_CALL, BAD_SENDER, SLOW_INSIDE, DOCTORED_COUNTERS, WRONG_NETWORK, OTHER_REPORT,
         HARMFUL_VARIABLE),
-        disturbs=(ALL_GPUS, TRAFFIC, "sends all-reduces over the management network for some seconds; Ray may use that network too", "opens some TCP and UDP ports on each node for about 2 minutes"),
+        disturbs=(ALL_GPUS, TRAFFIC, "sends all-reduces over the management network for some seconds; Ray may use that network too", "opens some TCP and UDP ports on each node while it runs"),
     ),
 )
 
@@ -233,5 +233,5 @@ CRITERION = CriterionRow(
         "permission for workers to open RDMA devices and lock memory, if RDMA is agreed",
     ),
     headlines={BUSBW: "all-reduce runs at {value}"}, proven=" over RDMA",
-    usual_s={"quick": 58, "standard": 58}, depends=("fabric",), least_nodes=2,
+    usual_s={"quick": 31, "standard": 31}, depends=("fabric",), least_nodes=2,
 )

@@ -17,6 +17,7 @@ from scaling.collectives.sweep import connect, warm_up
 
 
 @pytest.mark.criterion("FABRIC")
+@pytest.mark.keeps_gang
 def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, measure):
     """All-reduce over every accelerator moves exact data over the agreed fabric, at its speed.
 
@@ -30,7 +31,9 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, measure):
     rails = rail_envs(terms.fabric, cluster.on_gpu)
     with (
         RankLogs(cluster) as logs,
-        cluster.gang(environment=gang_env(logs), by_local_rank=rails) as gang,
+        cluster.kept_gang.lend(
+            measure.covered, environment=gang_env(logs), by_local_rank=rails
+        ) as gang,
     ):
         rig = FabricRig(gang, cluster.node_names, terms, tier, watch, measure)
         run_probe(rig, logs)

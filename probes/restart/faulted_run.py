@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from probes.cluster.ask import make_unique_token
 from probes.cluster.cluster import ROOT, Cluster
+from probes.cluster.kept_gang import GANG_NAME
 from probes.faults import process_faults
 from probes.faults.process_faults import Fault, FaultInjector, ProcessFault
 from reference_trainer.config import TrainConfig, cli_options
@@ -229,7 +229,6 @@ CORRUPTIONS = {
 }
 
 
-GANG_NAME = f"seatrial-restart-{make_unique_token()}"  # name of the gangs' placement groups
 # A process that does not answer for 8 s counts as stopped; a busy machine answers sooner.
 TIMEOUTS = Timeouts(answer=8)
 

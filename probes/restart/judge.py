@@ -15,12 +15,13 @@ from probes.check.declarations import exactly
 from probes.check.judging import judge_or_explain
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
+from probes.cluster.kept_gang import GANG_NAME
 from probes.faults.process_faults import ProcessKey, describe_orphans, find_orphans, rank_processes
 from probes.findings import MAX_NAMES, finding, join_names
 from probes.restart import criterion as check
 from probes.restart import faulted_run
 from probes.restart import reference_run as reference
-from probes.restart.faulted_run import DONE_EVENTS, GANG_NAME, SAVE_EVERY, FaultedRun
+from probes.restart.faulted_run import DONE_EVENTS, SAVE_EVERY, FaultedRun
 from probes.restart.reference_run import NEWEST, ReferenceRun, Results, StepComparison
 from reference_trainer.launch.supervisor import Attempt
 from reports.measurement import Limit, Verdict

@@ -18,13 +18,14 @@ from probes.check.declarations import exactly
 from probes.check.judging import judge_or_explain, plant
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
+from probes.cluster.kept_gang import GANG_NAME
 from probes.cluster.room import jobs_of_others
 from probes.faults.process_faults import Fault, FaultInjector, ProcessFault
 from probes.faults.spare_nodes import SpareNodes
 from probes.findings import finding, join_names
 from probes.restart import criterion as check
 from probes.restart import faulted_run, reference_run
-from probes.restart.faulted_run import GANG_NAME, FaultedRun, FaultScenario, run_with_faults
+from probes.restart.faulted_run import FaultedRun, FaultScenario, run_with_faults
 from probes.restart.judge import report_unequal
 from probes.restart.reference_run import STEPS, ReferenceRun, Results, StepComparison, small_config
 from reference_trainer.config import TrainConfig

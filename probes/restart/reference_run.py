@@ -311,7 +311,7 @@ class ReferenceRun:
         self.require_shared_folder(cluster, measure)
         if not self.results:
             measure.progress("restart: an undisturbed run, then resumes from its checkpoints")
-            with cluster.gang() as gang:
+            with cluster.kept_gang.take(measure.covered) as gang:
                 self.run(gang)
 
     def run(self, gang: Gang) -> None:

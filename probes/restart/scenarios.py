@@ -13,12 +13,13 @@ import pytest
 from probes.check.judging import plant
 from probes.check.recorder import Recorder, Trial
 from probes.cluster.cluster import Cluster
+from probes.cluster.kept_gang import GANG_NAME
 from probes.faults.process_faults import Fault, describe_orphans, find_orphans, rank_processes
 from probes.requirements import ASYNC_SAVES
 from probes.restart import criterion as check
 from probes.restart import judge
 from probes.restart import reference_run as reference
-from probes.restart.faulted_run import GANG_NAME, FaultedRun, FaultScenario
+from probes.restart.faulted_run import FaultedRun, FaultScenario
 from probes.restart.other_ranks import NodeLoss
 from probes.restart.reference_run import NEWEST, NO_REFERENCE_RUN, ReferenceRun, results_or_error
 from reference_trainer.launch.gang import Gang, GangError

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from probes.cluster.kept_gang import GANG_NAME
 from probes.restart import criterion as check
 from probes.restart import faulted_run, judge, scenarios
 from probes.restart import other_ranks as ranks
-from probes.restart.faulted_run import GANG_NAME, run_kill_rerun, run_with_faults
+from probes.restart.faulted_run import run_kill_rerun, run_with_faults
 from probes.restart.other_ranks import SOAK_SECONDS, run_world_sizes
 
 pytestmark = pytest.mark.criterion("RESTART")
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.criterion("RESTART")
 @pytest.mark.parametrize(
     "scenario", scenarios.params_by_tier(scenarios.SCENARIOS, quick=1, standard=4)
 )
+@pytest.mark.keeps_gang
 def test_killed_run_resumes_as_if_never_killed(
     scenario, cluster, workplace, original, limits, measure
 ):
@@ -33,7 +35,7 @@ def test_killed_run_resumes_as_if_never_killed(
         original.slow_config,
         scenario,
         workplace,
-        gang=lambda: cluster.gang(name=GANG_NAME),
+        gang=lambda: cluster.kept_gang.take(measure.covered),
         victim=scenario.victim % cluster.size,
         setup=original.run,
     )
@@ -49,6 +51,7 @@ def judge_killed(original, run, cluster, workplace, limits, measure):
     scenarios.control_leaked_group(cluster, cluster.gang(1, name=GANG_NAME), measure)
 
 
+@pytest.mark.keeps_gang
 def test_a_run_can_be_repeated(cluster, original, measure):
     """The same run, repeated from step 0, is bitwise the same, with saves and without.
 

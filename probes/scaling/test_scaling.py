@@ -20,6 +20,7 @@ MAX_STEPS = 1000  # limit of a window where a step takes ms: more records would 
 
 
 @pytest.mark.criterion("SCALING")
+@pytest.mark.keeps_gang
 def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workplace):
     """The same work per accelerator takes about the same time on more nodes.
 
@@ -32,7 +33,7 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
     load = run_ladder.train_config(terms, STEPS[tier], memory, cluster.size // len(cluster.nodes))
     measure.covered(run_ladder.describe_load(load, memory))
     agreed, other_ladders, strong = measure.contract.limit("FABRIC", "busbw"), [], {}
-    with cluster.gang() as gang:
+    with cluster.kept_gang.lend(measure.covered) as gang:
         rig = run_ladder.LadderRig(gang, cluster.node_names, measure)
         window = WINDOW_S[tier] if cluster.on_gpu else 0
         config = fill_window(gang, rig.node_names, load, window)

@@ -41,6 +41,8 @@ def cluster(request: pytest.FixtureRequest) -> Any:
     if not goes_on and (missing := run.missing_nodes()):
         # Results of the remaining nodes prove nothing about the ordered cluster.
         pytest.fail(f"nodes were lost after the run began: {', '.join(missing)}", pytrace=False)
+    if request.node.get_closest_marker("keeps_gang") is None:
+        run.cluster.kept_gang.release()  # this probe needs free accelerators
     return run.cluster
 
 

@@ -128,8 +128,21 @@ class Gang:
         self._calls: list[Any] = []  # the workers' last calls
         self.jobs: list[list[int]] = []  # the workers of the last calls, job by job
         self._group: Any = None
+        self._failed = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has workers."""
+        return bool(self._workers)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it runs, every call so far has succeeded, and none is running."""
+        return self.is_running and not self._failed and not self.busy()
 
     def __enter__(self) -> Gang:
+        if self.is_running:  # it was started before
+            return self
         try:
             self._request_group()
             self._start()
@@ -336,6 +349,7 @@ class Gang:
         try:
             return list(ray.get(calls, timeout=timeout))
         except ray.exceptions.GetTimeoutError:
+            self._failed = True
             unanswered = f"{name_ranks(self._owners(calls, _pending(calls)))} of {len(calls)}"
             raise GangError(f"{unanswered} did not answer within {timeout:.0f} s {task}") from None
         except ray.exceptions.RayError as error:
@@ -346,6 +360,7 @@ class Gang:
 
         `task` says what they did; "" where that is clear.
         """
+        self._failed = True
         lost_at, deadline = time.time(), time.monotonic() + SETTLE_SECONDS
         dead: list[int] = []
         failed = _failed_calls(calls, ray.exceptions.RayTaskError)

@@ -79,3 +79,60 @@ def test_only_what_is_lost_or_does_not_end_is_replaced(lab: Lab) -> None:
         "busy": [1],
         "left": [],
     }
+
+
+KEPT = """
+import json, os, sys, threading, time
+sys.path.insert(0, sys.argv[1])
+from probes.cluster.cluster import connect
+from probes.cluster.kept_gang import GANG_NAME
+
+def network():
+    return os.environ.get("GLOO_SOCKET_IFNAME")
+
+def die_later():
+    if os.environ["RANK"] == "2":
+        threading.Timer(0.5, os._exit, [1]).start()
+
+def pids(gang):
+    return [place.pid for place in gang.places]
+
+told = {}
+cluster = connect("auto")
+cluster.emulated = True
+keeper, said = cluster.kept_gang, []
+with keeper.lend(said.append, environment={"GLOO_SOCKET_IFNAME": "eth0"}) as gang:
+    first, told["wrong network"] = pids(gang), gang.run(network, timeout=30)
+with keeper.lend(said.append) as gang:
+    told["the same processes"], told["network"] = pids(gang) == first, gang.run(network, timeout=30)
+    gang.run(die_later, timeout=30)
+time.sleep(3)
+with keeper.lend(said.append) as gang:
+    told["new processes"] = all(a != b for a, b in zip(pids(gang), first))
+    told["groups"] = cluster.groups_named(GANG_NAME)
+told["taken"] = keeper.take(said.append) is gang
+with gang:
+    told["it runs"] = len(gang.run(network, timeout=30))
+told["left"] = cluster.groups_named(GANG_NAME)
+told["said"] = [line.split(",")[0] for line in said]
+cluster.close()
+print(json.dumps(told))
+"""
+
+
+def test_a_gang_is_handed_on_until_a_rank_of_it_is_lost(lab: Lab) -> None:
+    """No setting of a probe reaches the next, and a rank that dies in between costs no probe."""
+    said = lab.nodes[0].run(sys.executable, "-c", KEPT, str(REPO), seconds=120)
+    told = json.loads(said.splitlines()[-1])
+    started, kept = "ranks: started for this test", "ranks: those of an earlier test"
+    assert told == {
+        "wrong network": ["eth0"] * 4,
+        "the same processes": True,
+        "network": ["fab0"] * 4,  # the lab's own
+        "new processes": True,
+        "groups": [4],
+        "taken": True,
+        "it runs": 4,
+        "left": [],
+        "said": [started, kept, started, kept],
+    }

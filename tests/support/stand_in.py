@@ -14,6 +14,9 @@ class Keeper:
     def register(self, *a): pass
     def unregister(self, *a): pass
 
+class KeptGang:
+    def release(self): pass
+
 class StandIn:
     kind, rehearsal, emulated, resource, size = "ray", "a stand-in", False, "GPU", 2
     on_gpu = True
@@ -21,7 +24,7 @@ class StandIn:
     facts = [{"name": "n0", "node": "1", "rdma": [], "environment": {}, "interfaces": {}}]
     nodes = [{"id": "1", "name": "n0", "alive": True}]
     errors, expected_losses = {}, set()
-    cleanup, embedded_nodes = Keeper(), None
+    cleanup, embedded_nodes, kept_gang = Keeper(), None, KeptGang()
     def on_each_node(self, *a, **k): return {}
     def claim(self, *a): pass
     def describe_busy(self, seconds): return ""

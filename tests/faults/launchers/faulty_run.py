@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from probes.cluster.kept_gang import GANG_NAME
 from probes.restart import faulted_run as restart_run
 from probes.restart import other_ranks as restart_sizes
 from probes.restart import reference_run as restart_original
@@ -229,7 +230,7 @@ def keeps_its_gang() -> None:
     remove = Gang.remove
 
     def forget(self: Gang, timeout: float = 30) -> None:
-        if self.name == restart_run.GANG_NAME:
+        if self.name == GANG_NAME:
             self._group = None
         remove(self, timeout)
 
@@ -243,14 +244,14 @@ def reuses_its_gang() -> None:
     place, remove, kept = Gang._request_group, Gang.remove, []
 
     def keep(self: Gang, timeout: float = 30) -> None:
-        if self.name == restart_run.GANG_NAME:
+        if self.name == GANG_NAME:
             kept.append(self._group)
             self._group = None
         remove(self, timeout)
 
     def again(self: Gang) -> None:
         with pytest.MonkeyPatch.context() as at:
-            if kept and self.name == restart_run.GANG_NAME:
+            if kept and self.name == GANG_NAME:
                 at.setattr(ray.util, "placement_group", lambda *_, **__: kept[-1])
             place(self)
 

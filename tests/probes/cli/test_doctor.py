@@ -81,8 +81,8 @@ def test_without_a_contract_nothing_will_be_accepted(
     assert result.exit_code == 20
     text = " ".join(result.output.split())
     assert "limits are derived from the cluster, and the run cannot be accepted" in text
-    assert "Otherwise HOSTS, FABRIC, GANG, LAUNCH, RESTART, SCALING cannot be accepted" in text
-    assert "HOSTS, FABRIC, GANG, LAUNCH, RESTART, SCALING would" not in text, "some can pass"
+    assert "Otherwise HOSTS, FABRIC, SCALING, RESTART, GANG, LAUNCH cannot be accepted" in text
+    assert "HOSTS, FABRIC, SCALING, RESTART, GANG, LAUNCH would" not in text, "some can pass"
 
 
 def test_another_version_of_ray_ends_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,4 +94,4 @@ def test_another_version_of_ray_ends_the_questions(monkeypatch: pytest.MonkeyPat
     assert result.exit_code == 20
     assert "the cluster has Ray 2.40" in result.output
     text = " ".join(result.output.split())
-    assert "HOSTS, FABRIC, GANG, LAUNCH, RESTART, SCALING would fail here" in text
+    assert "HOSTS, FABRIC, SCALING, RESTART, GANG, LAUNCH would fail here" in text

@@ -87,11 +87,11 @@ def test_the_usual_time_has_its_source_and_no_gpu() -> None:
         "Times come from a lab of 4 nodes without GPUs (docs/develop/measurements.md). "
         "Expect other times on your cluster." in output
     )
-    assert section(plan("--only", "fabric").output, "FABRIC").count("time about 58 s") == 1
+    assert section(plan("--only", "fabric").output, "FABRIC").count("time about 31 s") == 1
     assert "time not measured" in section(plan().output, "HOSTS")
     soak = " ".join(plan("--tier", "soak").output.split())
     assert f"total {len(all_probes())} tests, not measured Times come from" in soak
-    assert "total 18 tests, about 6 min" in " ".join(plan("--contract", "lab").output.split())
+    assert "total 18 tests, about 4 min" in " ".join(plan("--contract", "lab").output.split())
 
 
 def test_only_and_a_shorter_tier_are_partial() -> None:

@@ -28,7 +28,7 @@ os.getpid, time.monotonic_ns = lambda: 7, lambda: 5
 from probes.faults.spare_nodes import SpareNodes
 from probes.gang.scenario import ContentionRig
 from probes.launch.shell import make_user
-from probes.restart.faulted_run import GANG_NAME
+from probes.cluster.kept_gang import GANG_NAME
 with patch("probes.cluster.ask.on_node"), patch("ray.get", return_value=[]):
     spares = SpareNodes(SimpleNamespace(address="", head_node_id=""), 0)
 os.geteuid = lambda: 1000

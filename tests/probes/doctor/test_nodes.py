@@ -50,7 +50,7 @@ def cluster_of(count: int = 2, gpus: int = 8, **more: Any) -> Any:
 NO_GPUS = cluster_of(2, 8, resource="CPU")
 for node in NO_GPUS.nodes:
     node["resources"] = {"CPU": 8.0}
-LACKING = ("HOSTS", "FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")
+LACKING = ("HOSTS", "FABRIC", "SCALING", "RESTART", "GANG", "LAUNCH")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from probes.check.recorder import Recorder
+from probes.cluster.kept_gang import GangKeeper
 from probes.contract import contract as contracts
 from probes.contract.terms import ClusterTerms
 from probes.gang.invariants import Sample
@@ -51,6 +52,13 @@ class PlayedGang:
     def remove(self) -> None:
         """Nothing is there."""
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was entered."""
+        return bool(self.places)
+
+    is_sound = is_running
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in GANG_CALLS:
             raise AttributeError(name)
@@ -65,6 +73,8 @@ class PlayedCluster:
         self.errors: dict[str, str] = {}
         nothing = {name: lambda *_: None for name in ("register", "unregister", "remove_now")}
         self.cleanup = SimpleNamespace(**nothing)
+        cluster: Any = self
+        self.kept_gang = GangKeeper(cluster)
 
     def gang(self, size: int | None = None, **options: Any) -> PlayedGang:
         """A gang that was there then."""
