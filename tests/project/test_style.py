@@ -25,7 +25,7 @@ BUDGET = {
     # Its files: plugin, doctor, findings, leftovers, requirements, TOML.  The plugin has the hooks
     # around a run that no error of another plugin passes.  leftovers.py knows whose a job is, and
     # the folders of embedded clusters.
-    "probes": 1030,  # a package of another project ends a run; a held signal is always released
+    "probes": 1031,  # a package of another project ends a run; a held signal is always released
     "probes/check": 735,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
@@ -41,31 +41,31 @@ BUDGET = {
     # read from regular files alone.  One deadline holds for all of an answer.
     # cleanup.py ends a user whose processes kill or stop who comes for them, and removes its files
     # in bounded memory.
-    "probes/cluster": 3369,  # nodes with a rare version are suspects; tunnels; when to clean up
+    "probes/cluster": 3429,  # ranks are kept between probes
     # Keys of a contract say what holds without them.
-    "probes/contract": 1373,  # the hardware that the limits of a template are for
+    "probes/contract": 1374,  # the hardware that the limits of a template are for
     "probes/environment": 813,
-    "probes/fabric": 3334,
+    "probes/fabric": 3347,  # pairs as cells
     "probes/faults": 340,
     "probes/gang": 2123,  # a control asks for no more than there is, until all is held
     "probes/hosts": 5151,
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
-    "probes/launch": 2522,
+    "probes/launch": 2540,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
     "probes/nccl": 2437,  # full memory in a started job is no proof; what ended a process is first
-    "probes/restart": 1638,  # the last attempt has no planned delay
+    "probes/restart": 1642,  # the last attempt has no planned delay
     "probes/scaling": 961,
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
     # submission is kept.
     # Usual times of probes; os._exit ends a run as a signal does; a signal waits for the first
     # event's end.
-    "probes/session": 1596,  # a probe that failed is written in its criterion's words
+    "probes/session": 1598,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1142,
-    "reference_trainer": 3685,  # calls restore the environment; linear rendezvous; imports frozen
+    "reference_trainer": 3696,  # whether a gang is sound, for who keeps it
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
     # A shared copy has no names of jobs and people.  Events have a time that is never set.
@@ -76,8 +76,8 @@ BUDGET = {
     # what a changed folder says is not on page 1.
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
-    "reports": 7100,  # what was measured on a part; when and where to clean up; who may sign
-    "scaling": 2927,  # a replay ends at a known median, on all ranks at once
+    "reports": 7156,  # facts of nodes in several lines
+    "scaling": 2931,  # a replay ends at a known median, on all ranks at once
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more
