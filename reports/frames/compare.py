@@ -121,8 +121,10 @@ def table_rows(table: DataFrame) -> Iterator[Any]:
 def _keyed_frame(summary: AcceptanceSummary) -> DataFrame:
     """Return the criteria and measurements of a run by KEY; equal ones are counted in time.
 
-    What a part of the suite left out is no failure of it.
+    What a part of the suite left out is no failure of it; what a stopped run left out may be one.
     """
+    record = summary.record
+    is_part = bool(record.partial) and record.state == "finished"
     import pandas as pd
 
     criteria = [
@@ -135,9 +137,9 @@ def _keyed_frame(summary: AcceptanceSummary) -> DataFrame:
             "note": row.problem,
         }
         for row in summary.rows
-        if not summary.record.partial or any_ran(row.results)
+        if not is_part or any_ran(row.results)
     ]
-    frames = [typed_frame(criteria, COLUMNS), summary.record.frame()]
+    frames = [typed_frame(criteria, COLUMNS), record.frame()]
     frame = pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True)
     frame["occurrence"] = frame.groupby(KEY[:-1], sort=False).cumcount()
     return frame.set_index(KEY)

@@ -101,6 +101,9 @@ def test_what_a_part_left_out_did_not_fail() -> None:
     assert len(gone) == len({row.criterion.id for row in part.rows} - ran)
     back = compare(whole, part)
     assert FIXED not in back.changes
+    stopped = part.record.model_copy(update={"state": "interrupted"})
+    lost = compare(summarize_acceptance(stopped), whole)
+    assert {*criteria_of(lost, NEW_FAILURES)} == {row.criterion.id for row in part.rows} - ran
 
 
 def test_a_number_beside_a_word_is_not_compared() -> None:
