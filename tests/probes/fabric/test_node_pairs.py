@@ -21,6 +21,7 @@ from probes.fabric.node_pairs import (
 )
 from scaling.collectives.node_groups import SLOW_TRANSFER_S, RankMeetings
 from scaling.collectives.sweep import read_nothing
+from tests.support.rank_parts import Each, groups_of, rounds_of
 from tests.support.sweep_results import sweep_result
 
 
@@ -29,25 +30,27 @@ class Gang:
 
     def __init__(self, nodes: int) -> None:
         self.places = [SimpleNamespace(node=f"n{number}") for number in range(nodes)]
+        self.size = nodes
         self.names = {place.node: place.node for place in self.places}
         self.met: Counter[tuple[int, int]] = Counter()
         self.slow: set[frozenset[int]] = set()  # pairs of ranks
         self.slow_at_once = False  # rank 0, when all rails send
         self.jobs: list[tuple[int, int, float]] = []  # rounds, tries each way, seconds at most
         self.readers: list[Any] = []
-        self.table: list[list[tuple[int, int]]] = []
+        self.table: list[list[list[int]]] = []
 
     def run(
         self,
         function: Any,
-        rounds: Any,
         repeats: int,
         size: None,
         make_reader: Any,
         *_: Any,
+        each: Each,
         timeout: float,
         **__: Any,
     ) -> list[RankMeetings]:
+        rounds = rounds_of(each)
         self.jobs.append((len(rounds), repeats, timeout))
         self.readers.append(make_reader)
         self.table += rounds
@@ -218,12 +221,13 @@ def test_groups_at_full_speed_are_those_of_the_first_partition(
     places = [SimpleNamespace(node=f"n{number}") for number in range(16)]
     partitions: list[list[list[int]]] = []
 
-    def run(_: Any, groups: list[list[int]], **__: Any) -> list[tuple[float, int]]:
+    def run(*_: Any, each: Each, **__: Any) -> list[tuple[float, int]]:
+        groups = groups_of(each)
         partitions.append(groups)
         slow = {rank for group in groups if 5 in group for rank in group}
         return [(slow_gbs if rank in slow else 1.0, 0) for rank in range(16)]
 
-    gang: Any = SimpleNamespace(places=places, run=run)
+    gang: Any = SimpleNamespace(places=places, size=16, run=run)
     found = run_group_search(gang, {place.node: place.node for place in places})
     assert found.fast == [
         [f"n{rank}" for rank in group] for group in partitions[0] if is_fast or 5 not in group
@@ -233,6 +237,6 @@ def test_groups_at_full_speed_are_those_of_the_first_partition(
 
 def test_a_rank_without_a_speed_is_an_error() -> None:
     places = [SimpleNamespace(node=f"n{number}") for number in range(16)]
-    gang: Any = SimpleNamespace(places=places, run=lambda *_, **__: [(1.0, 0)] * 15)
+    gang: Any = SimpleNamespace(places=places, size=16, run=lambda *_, **__: [(1.0, 0)] * 15)
     with pytest.raises(ValueError, match="is shorter than"):
         run_group_search(gang, {place.node: place.node for place in places})
