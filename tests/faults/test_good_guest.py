@@ -77,7 +77,7 @@ def test_the_doctor_names_what_holds_an_accelerator(lab: Lab) -> None:
     assert code == 20, said
     assert "is held by actor Train of job" in said
     assert "namespace other" in said
-    assert "GANG, LAUNCH, RESTART, SCALING would be UNPROVEN here" in said
+    assert "SCALING, RESTART, GANG, LAUNCH would be UNPROVEN here" in said
 
 
 @pytest.mark.soak(criterion="gang")
