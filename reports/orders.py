@@ -104,10 +104,9 @@ VALUE = r"(?:=| +)('[^']*'|\"[^\"]*\"|\S+)"  # of an option in a command
 RUN_DIR = re.compile(f" --run-dir{VALUE}")
 BASELINE = re.compile(f" --baseline{VALUE}")
 PART = re.compile(f" (?:--only|-k|--tier){VALUE}")
-AGAIN = re.compile(
-    "(?:python -m )?seatrial again "
-)  # begins the command of a part of an earlier run
-ONE_TEST = re.compile(r"^pytest (?:'[^']*'|\S+)")  # begins the command of one result
+# How the commands of a part of an earlier run, and of one result, begin.
+AGAIN = re.compile("(?:python -m )?seatrial again ")
+ONE_TEST = re.compile(r"^pytest (?:'[^']*'|\S+)")
 
 
 def again_command(record: RunRecord, shown: Finding | ProbeResult) -> str:

@@ -329,7 +329,8 @@ class Interview:
             except ValueError as error:  # ContractError among them
                 raise UsageError(f"--set {key}: {error}") from None
         if self.keep:
-            self.need([key] if kept == "" and needed else [])
+            if kept == "" and needed:
+                self.need([key])
             return None if kept == "" else kept
         place = f"{len(self.keys)}/{max(self.count, len(self.keys))} " if self.count else ""
         try:
@@ -382,7 +383,8 @@ def ask_contract(template: str | None, interview: Interview) -> str:
     ask = interview.ask
     if not interview.keep:
         click.echo(INTRODUCTION)
-    interview.need(["template", "name", "nodes"] if template is None else [])
+    if template is None:
+        interview.need(["template", "name", "nodes"])
     template = template or _ask_template(drafts.real_contracts(), drafts.OTHER, interview)
     shipped = load(template) if template != drafts.OTHER else None
     questions = list(drafts.list_questions(shipped))

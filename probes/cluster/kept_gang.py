@@ -51,10 +51,10 @@ class GangKeeper:
         gang, begun = self.take(say, **options), time.monotonic()
         is_new = not gang.is_running
         gang.__enter__()
-        if is_new:
-            self._began, self._variables = begun, self._read_once(options)
-            say(f"ranks: started for this test, in {time.monotonic() - begun:.1f} s")
         try:
+            if is_new:
+                self._began, self._variables = begun, self._read_once(options)
+                say(f"ranks: started for this test, in {time.monotonic() - begun:.1f} s")
             yield gang
         except BaseException:
             gang.remove()

@@ -45,7 +45,7 @@ OF_SEVERAL_RANKS = (
 WRONG_GUIDE = "```sh\nsudo systemctl restart ray\nssh 10.0.0.1 hostname\n```\n"
 
 
-def ranks_of_a_half(cluster: Cluster) -> int | None:
+def ranks_of_two_nodes(cluster: Cluster) -> int | None:
     """Return the ranks of a job that fills two nodes, where two such jobs run at once; else None.
 
     Two nodes are the fewest between which a job sends. All nodes must have as many accelerators, so
@@ -291,7 +291,7 @@ def _launch_controls(
     Returns both transcripts, and the bytes that nodes sent during the second job.
     """
     cluster, fabric = path.cluster, path.terms.fabric or ""
-    size = ranks_of_a_half(cluster)
+    size = ranks_of_two_nodes(cluster)
     options = [*planted_options(path), *fewer_ranks(size)]
 
     def follow_planted() -> tuple[Transcript, JobBytes]:

@@ -123,10 +123,10 @@ def _keyed_frame(summary: AcceptanceSummary) -> DataFrame:
 
     What a part of the suite left out is no failure of it; what a stopped run left out may be one.
     """
-    record = summary.record
-    is_part = bool(record.partial) and record.state == "finished"
     import pandas as pd
 
+    record = summary.record
+    is_part = bool(record.partial) and record.state == "finished"
     criteria = [
         {
             "criterion": row.criterion.id,

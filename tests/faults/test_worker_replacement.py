@@ -106,7 +106,7 @@ with keeper.lend(said.append, environment={"GLOO_SOCKET_IFNAME": "eth0"}) as gan
 with keeper.lend(said.append) as gang:
     told["the same processes"], told["network"] = pids(gang) == first, gang.run(network, timeout=30)
     gang.run(die_later, timeout=30)
-time.sleep(3)
+time.sleep(3)  # until it died: if it still lived, "new processes" would be false
 with keeper.lend(said.append) as gang:
     told["new processes"] = all(a != b for a, b in zip(pids(gang), first))
     told["groups"] = cluster.groups_named(GANG_NAME)

@@ -33,7 +33,7 @@ BUDGET = {
     # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
     # measures and criteria.  The help has sections.
     # submit says which job is lost, and what a lost head means.
-    "probes/cli": 2097,  # what a template orders, which answers lack, what `again` changed
+    "probes/cli": 2099,  # what a template orders, which answers lack, what `again` changed
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a

@@ -122,7 +122,8 @@ def test_a_gang_that_its_probe_removed_is_not_kept() -> None:
 def test_who_takes_it_owns_it() -> None:
     cluster = FakeCluster()
     gang = cluster.use()
-    assert cluster.keeper.take(cluster.said.append) is gang  # type: ignore[comparison-overlap]
+    taken: Any = cluster.keeper.take(cluster.said.append)
+    assert taken is gang
     cluster.keeper.release()
     assert not gang.removed, "it is no longer kept"
     other: Any = cluster.keeper.take(cluster.said.append)

@@ -16,7 +16,7 @@ from probes.launch.controls import (
     control_user,
     plain_options,
     planted_options,
-    ranks_of_a_half,
+    ranks_of_two_nodes,
 )
 from probes.launch.guide import own_guide
 from probes.launch.shell import Transcript
@@ -82,7 +82,7 @@ def test_two_controls_run_at_once_where_each_fills_two_nodes(
     cluster: Any, ranks: int | None
 ) -> None:
     """A job of one node sends nothing, and two jobs on one node would share its counters."""
-    assert ranks_of_a_half(cluster) == ranks
+    assert ranks_of_two_nodes(cluster) == ranks
 
 
 def test_a_single_rank_is_controlled_for_all_but_the_number_of_ranks(recorder: Recorder) -> None:
