@@ -18,6 +18,12 @@ from tests.lab.traffic import fabric, owners, send, watch
 USUAL_SEGMENTS = 65535
 SIZE = 4 << 20  # bytes: 2897 segments
 NONE_LOST = 5  # segments: a busy machine answers late, and some are sent twice
+TRIES = 3  # a path that loses 3 % shows it in each: 87 of 2897 segments, never 5
+
+
+def loses_none(lab: Lab, source: int, target: int) -> bool:
+    """Whether one of three streams got through without a loss; a busy machine spoils some."""
+    return any(send(lab, source, target) <= NONE_LOST for _ in range(TRIES))
 
 
 def carrier_changes(lab: Lab, node: int) -> int:
@@ -49,11 +55,11 @@ def test_packets_of_one_node_are_lost_one_way(lab: Lab, way: str) -> None:
     inject(lab, "lose-packets", "3", way, "0.01")
     assert [network.segments(lab.name, one, "fab0") for one in range(4)] == [8] * 4
     assert send(lab, source, target) >= 30, "of 2897 segments, 3 %"
-    assert send(lab, target, source) <= NONE_LOST, "only answers are lost this way"
-    assert send(lab, 0, 2) <= NONE_LOST, "neither of them loses anything"
+    assert loses_none(lab, target, source), "only answers are lost this way"
+    assert loses_none(lab, 0, 2), "neither of them loses anything"
     clear(lab)
     assert [network.segments(lab.name, one, "fab0") for one in range(4)] == [USUAL_SEGMENTS] * 4
-    assert send(lab, source, target) <= NONE_LOST
+    assert loses_none(lab, source, target)
     switch = f"--net=/run/netns/{network.namespace(lab.name, 'x')}"
     assert sh("nsenter", switch, "nft", "list", "ruleset") == ""
 
@@ -95,7 +101,7 @@ def test_what_takes_a_link_down_dies_with_its_node(lab: Lab) -> None:
     assert flappers(lab) == []
     clear(lab)
     assert network.has_carrier(lab.name, 3, "fab0")
-    assert send(lab, 1, 3) <= NONE_LOST
+    assert loses_none(lab, 1, 3)
 
 
 def test_a_lab_that_goes_down_under_its_faults_leaves_nothing() -> None:
@@ -187,7 +193,7 @@ def neighbours(lab: Lab, node: int) -> str:
 def test_two_nodes_answer_to_one_address(lab: Lab) -> None:
     usual = {node: owners(lab, 3, fabric(node)) for node in (0, 1, 2)}
     assert all(len(one) == 1 for one in usual.values())
-    assert send(lab, 3, 1) <= NONE_LOST
+    assert loses_none(lab, 3, 1)
     inject(lab, "duplicate-address", "1", "2")
     assert usual[1][0] not in neighbours(lab, 3), "it would never ask who has the address"
     assert owners(lab, 3, fabric(1)) == sorted(usual[1] + usual[2])
@@ -195,10 +201,10 @@ def test_two_nodes_answer_to_one_address(lab: Lab) -> None:
     assert owners(lab, 3, fabric(0)) == usual[0]
     with pytest.raises(LabError, match=r"No route to host|timed out"):
         send(lab, 3, 2)
-    assert send(lab, 3, 0) <= NONE_LOST
+    assert loses_none(lab, 3, 0)
     wrong = [fabric(1), "lladdr", usual[2][0], "dev", "fab0", "nud", "reachable"]
     lab.node(3).run("ip", "neigh", "replace", *wrong)  # as if B had answered first
     clear(lab)
     assert {node: owners(lab, 3, fabric(node)) for node in (0, 1, 2)} == usual
     for source, target in [(3, 2), (2, 3), (3, 1), (0, 2)]:
-        assert send(lab, source, target) <= NONE_LOST
+        assert loses_none(lab, source, target)
