@@ -405,8 +405,8 @@ REACH = {
     "interfaces": (1.0, "NCCL starts over one interface of a node"),
     "TFLOP/s": (1e6, "no GPU computes a thousand times as fast as an H100"),
     "raylets": (1e3, "no node runs a thousand raylets"),
-    "reads": (1e6, "the test reads fewer times, so that no run could miss it"),
-    "lines": (1e6, "the test appends fewer lines, so that no run could miss it"),
-    "updates": (1e6, "the test makes fewer changes, so that no run could miss it"),
+    "reads": (1e6, "the test makes fewer reads than that, so every run would meet it"),
+    "lines": (1e6, "the test appends fewer lines than that, so every run would meet it"),
+    "updates": (1e6, "the test makes fewer changes than that, so every run would meet it"),
     "saves": (1e6, "no folder contains a million saves"),
 }

@@ -332,8 +332,8 @@ def read_options(record: RunRecord) -> dict[str, str | None]:
         or not given.keys() <= {*KEYS}
     ):
         raise cli.UsageError(
-            f"run {record.id} cannot be repeated: none of its results has a usable command. Use "
-            "`seatrial run`"
+            f"run {record.id} cannot be repeated: it recorded no command that can test again. "
+            "Start a new run with `seatrial run`"
         )
     _check_contract(record, given.get("contract"))
     nodes = record.cluster.get("terms", {}).get("nodes")

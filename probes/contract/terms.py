@@ -83,10 +83,10 @@ class LaunchTerms(BaseModel):
     )
     values: dict[str, str] = about(
         {},
-        "Texts of the guide, and what a user types instead. One value must contain "
-        "`{command}`, the command that starts the user's job on Ray. `{folder}` is the folder with "
-        "the job's code, `{name}` a unique name. `{dashboard}`, `{nodes}`, `{ranks}` and "
-        "`{shared}` are the cluster's.",
+        "Key: a text of the guide, such as `YOUR-CODE`. Value: what a user types in its place. "
+        "seatrial fills in `{command}` (the command that starts the job on Ray: one value must "
+        "contain it), `{folder}` (with the job's code), `{name}` (a unique name), `{dashboard}` "
+        "(its address), `{nodes}`, `{ranks}` (their numbers) and `{shared}` (the shared folder).",
     )
     variables: Annotated[dict[str, str], AfterValidator(_check_variables)] = about(
         {}, "Variables that the guide sets for the job, and that each rank must have."
@@ -274,8 +274,9 @@ class ClusterTerms(BaseModel):
     )
     authentication: Literal["token"] | None = about(
         None,
-        '"token" if each request to Ray must need the cluster\'s token. Without it, HOSTS only '
-        "notes whether jobs need a token. It is UNPROVEN if a public address then needs none.",
+        '"token" if each request to Ray must need the cluster\'s token. Without this key, HOSTS '
+        "only notes whether jobs need a token. But HOSTS is UNPROVEN if a public address answers "
+        "requests without a token.",
     )
     fabric: Fabric | None = about(
         None,
@@ -337,8 +338,9 @@ class ClusterTerms(BaseModel):
     )
     components: dict[str, str | int] | None = about(
         None,
-        "Only for jobs of several parts, as in RL: the accelerators of each part, counted from 0. "
-        'Parts in one key share theirs, such as `"actor,rollout" = "all"`. GANG places a job so.',
+        "Only for jobs of several parts, as in RL. Key: a part, or several that use the same "
+        'accelerators, such as `"actor,rollout"`. Value: the accelerators, counted from 0, such as '
+        '`"0-31"`, or `"all"`. GANG starts a job with this placement.',
     )
     parallel: dict[Literal["tp", "pp", "dp"], Annotated[int, Field(ge=1)]] | None = about(
         None,

@@ -237,15 +237,12 @@ def describe_typist(terms: ClusterTerms, why_same: str) -> str:
 def describe_typists(terms: ClusterTerms) -> str:
     """Say whose commands a run types, where, and as whom, whatever the host."""
     launch = terms.launch
-    us = (
-        "as the user who runs seatrial"
-        if launch.document is None or launch.user == "own"
-        else "not at all"
-    )
-    never = ", and never as root" if launch.document is not None else ""
+    typed = launch.document is None or launch.user == "own"
+    never = ", never as root" if launch.document is not None else ""
     return (
-        f"the commands of {name_guide(terms)} run on the host that runs seatrial. If seatrial "
-        f"runs as root: as a user that it creates. If not: {us}{never}"
+        f"seatrial types the commands of {name_guide(terms)} on the host where you start it. If "
+        f"you start it as root, they run as a new user that it creates{never}. Otherwise they "
+        f"{'run as you' if typed else 'do not run'}"
     )
 
 

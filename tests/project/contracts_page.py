@@ -88,9 +88,11 @@ A contract is a TOML file:
 
 ## cluster
 
-What was ordered, and the names that the parties agreed on. An acceptance needs `nodes`, `fabric`, `line_rate_gbps` (with
-`rdma` also `rails`) and the table `[SCALING.efficiency]`: `seatrial contract check FILE` names what is missing. All other keys
-are optional. Without `ram_gib`, for example, HOSTS only compares the nodes with each other.
+What was ordered, and the names that the parties agreed on. An acceptance needs `nodes`, `gpus_per_node`, `fabric`,
+`line_rate_gbps` and the table `[SCALING.efficiency]`. With `rdma` it also needs `rails`, and otherwise `management`. Some
+clusters need one more limit: `[GANG.large_gang_wait]` with `queue`, and `[SCALING.mfu]` or `[SCALING.tokens_per_s]` for a GPU
+without a published MFU. `seatrial contract check FILE` names what is missing. All other keys are optional. Without `gpu_model`,
+for example, HOSTS only compares the GPUs of the nodes with each other.
 
 {cluster}
 

@@ -45,8 +45,9 @@ The column *limit* says where a limit comes from ([how limits are derived](limit
 
 - *fixed*: it holds on every cluster. No contract may change it.
 - *default*: it holds unless the contract gives another.
-- *agreed*: the contract gives it. If a key of `[cluster]` gives the limit, the column *because* names the key, and
-  [Limits](limits.md) says what holds without it. Otherwise the column says what holds without a limit. *only noted* means: the report shows the value, and nothing judges it.
+- *agreed*: the contract gives it. The column *because* then has one of two texts: the key of `[cluster]` that gives the limit
+  ([Limits](limits.md) says what holds if the key is missing), or `without a limit:` and what holds if the contract has none.
+  *only noted* means: the report shows the value, and nothing judges it.
 - *from the run*: it follows from the run's own set-up. The column *because* says how.
 
 The column *if it fails* is what a report then says. `<value>` is the measured value. `<place>` is its node, link, rank or number

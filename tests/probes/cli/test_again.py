@@ -209,7 +209,7 @@ def test_a_folder_with_a_contract_is_refused_where_the_run_had_none(
         (["--run", "run"], "Missing argument 'CRITERION...'"),
         (["GANG", "--run", "no-such-run"], "no-such-run"),
         (["GANG", "--run", "run", "--tier", "soak"], "No such option '--tier'"),
-        (["GANG", "--run", "run"], "none of its results has a usable command"),
+        (["GANG", "--run", "run"], "it recorded no command that can test again"),
     ],
 )
 def test_what_is_refused(

@@ -234,9 +234,9 @@ def test_the_commands_that_a_contract_brings_are_shown(tmp_path: Path) -> None:
         number for number, line in enumerate(lines) if "sha256 " in line and "(" not in line
     )
     assert " ".join(" ".join(lines[:place]).split()).endswith(
-        "the operator's guide ours.md (no sha256 in the contract) run on the host that runs "
-        "seatrial. If seatrial runs as root: as a user that it creates. If not: as the user who "
-        "runs seatrial, and never as root"
+        "the operator's guide ours.md (no sha256 in the contract) on the host where you start it. "
+        "If you start it as root, they run as a new user that it creates, never as root. "
+        "Otherwise they run as you"
     )
     shown = [line.strip() for line in lines[place : place + 3]]
     assert shown[0] == f"sha256 {hashlib.sha256((tmp_path / 'ours.md').read_bytes()).hexdigest()}"
