@@ -9,15 +9,26 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.distributed_c10d import _abort_process_group, _set_pg_timeout
+from torch.distributed.distributed_c10d import _abort_process_group
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reference_trainer.config import TrainConfig
+from reference_trainer.process_group import (
+    GPU_BACKEND,
+    forget_group,
+    has_foreign_group,
+    join_group,
+    join_part,
+    keep_part,
+    leave_group,
+    set_timeout,
+)
 from reference_trainer.rank_environment import (
     LaunchError,
     bind_gloo,
@@ -69,8 +80,7 @@ class World:
         """Set the time-out of collectives from now on, in seconds; a longer one fails."""
         for group in (self.group, *self.mesh.get_all_groups()):
             if dist.get_backend(group) != "fake":  # it sends nothing, so nothing can time out
-                # torch has no public call for it; torchtitan's distributed/utils.py uses this too.
-                _set_pg_timeout(timedelta(seconds=timeout_s), group)
+                set_timeout(group, timedelta(seconds=timeout_s))
 
 
 def start_reading(values: Any) -> Callable[[], list[float]]:
@@ -96,26 +106,24 @@ def new_gloo_group(world: World, timeout_s: float) -> Any:
 
     A collective that takes longer than `timeout_s` seconds fails.
     """
-    ranks = dist.get_process_group_ranks(world.group)
-    timeout = timedelta(seconds=timeout_s)
-    return dist.new_group(ranks, timeout, backend="gloo", use_local_synchronization=True)
+    return join_part(dist.get_process_group_ranks(world.group), "gloo", timeout_s)
 
 
 @contextmanager
 def join_job(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
-    """Join the job; on leaving, destroy the process group if it was made here.
+    """Join the job; on leaving, destroy the process group if it was made here, or keep it.
 
-    The group of `mesh` (1-D), or a process group that exists already, is used and not destroyed.
-    Raises LaunchError when there is none and the environment does not describe one.
+    The group of `mesh` (1-D), or a process group of the caller, is used and not destroyed. Raises
+    LaunchError when there is none and the environment does not describe one.
     """
-    owned = not dist.is_initialized()
+    owned = not has_foreign_group()
     local_rank = read_environment()["LOCAL_RANK"] if owned else int(os.environ.get("LOCAL_RANK", 0))
     device = choose_device(config.device, local_rank)
     with _torch_settings(config, device):
         # Before the first communicator is made. Only for GPUs: a CPU always sums in order of rank.
         start = log_length() if device.type == "cuda" and config.deterministic else 0
         if owned:
-            _init_process_group(config, device)
+            start = _join_group(config, device, start)
         world = None
         try:
             world = _make_world(config, device, mesh, start)
@@ -125,10 +133,11 @@ def join_job(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
             world.set_timeout(config.init_timeout_s)
         except BaseException:
             if owned:
+                forget_group()
                 _abandon_group(device, world)
             raise
         if owned:
-            dist.destroy_process_group()
+            leave_group()
 
 
 def choose_device(requested: str, local_rank: int) -> Any:
@@ -202,16 +211,12 @@ def _torch_settings(config: TrainConfig, device: Any) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _init_process_group(config: TrainConfig, device: Any) -> None:
-    # The CPU backend carries Python objects and checkpoints also where gradients use NCCL.
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+def _join_group(config: TrainConfig, device: Any, log_start: int) -> int:
+    """Join the job's group; return how many bytes NCCL had logged before it was made."""
     bind_gloo()
+    name, bound = (GPU_BACKEND, device) if device.type == "cuda" else ("gloo", None)
     try:
-        dist.init_process_group(
-            backend,
-            timeout=timedelta(seconds=config.init_timeout_s),
-            device_id=device if device.type == "cuda" else None,
-        )
+        return join_group(name, config.init_timeout_s, bound, log_start).log_start
     except dist.DistNetworkError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         message = f"rank {os.environ['RANK']} cannot connect to its peers at {address}"
@@ -220,7 +225,7 @@ def _init_process_group(config: TrainConfig, device: Any) -> None:
 
 def _make_world(config: TrainConfig, device: Any, mesh: Any, ring_log_start: int) -> World:
     if mesh is None:
-        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        mesh = _keep_mesh(device, (dist.get_world_size(),))
     group = mesh.get_group()
     return World(
         rank=dist.get_rank(group),
@@ -248,7 +253,13 @@ def _sharding_mesh(config: TrainConfig, device: Any, mesh: Any) -> Any:
         raise LaunchError("shard must be 0 if only some of the job's ranks train")
     # Ranks of a node are consecutive, so the shards of a copy are near each other.
     shape, names = (size // config.shard, config.shard), ("replicate", "shard")
-    return init_device_mesh(device.type, shape, mesh_dim_names=names)
+    return _keep_mesh(device, shape, names)
+
+
+def _keep_mesh(device: Any, shape: tuple[int, ...], names: tuple[str, ...] | None = None) -> Any:
+    """Make a mesh of all ranks once for each group: DTensor's caches name the groups of a mesh."""
+    make = partial(init_device_mesh, device.type, shape, mesh_dim_names=names)
+    return keep_part(("mesh", *shape), make)
 
 
 def _abandon_group(device: Any, world: World | None) -> None:

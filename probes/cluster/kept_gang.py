@@ -71,7 +71,7 @@ class GangKeeper:
             gang.remove()
             gang = None
         if gang is None:
-            return self._cluster.gang(name=GANG_NAME, **options)
+            return self._cluster.gang(name=GANG_NAME, keeps_groups=True, **options)
         say(f"ranks: those of an earlier test, {time.monotonic() - self._began:.0f} s old")
         gang.environment = options.get("environment")
         gang.by_local_rank = options.get("by_local_rank", ())

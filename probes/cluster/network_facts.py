@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from probes.cluster.ask import make_unique_token
 from probes.cluster.dashboard import NoRedirect
 from probes.cluster.endpoints import HTTP2_PREFACE, describe_failure, try_port, uses_tls
+from reference_trainer.process_group import joins_no_group
 from scaling.collectives.reachability import import_psutil, own_sockets
 
 SECONDS = 10.0  # for one answer from the other side of the world, by a proxy that is busy
@@ -383,6 +384,7 @@ def join_fabric(sent: Sent, fabric: str | None) -> dict[str, int | None]:
     return {fabric: total, **{name: count for name, count in sent.items() if name not in names}}
 
 
+@joins_no_group
 def read_counters(net: str = "/proc/net/dev", sys: str = "/sys/class") -> dict[str, int | None]:
     """Read the bytes sent since boot by each network device, and by all RDMA ports (`rdma`).
 

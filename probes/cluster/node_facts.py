@@ -30,6 +30,7 @@ from probes.cluster.system_facts import (
 )
 from probes.cluster.variables import withhold_all
 from probes.findings import MAX_NAMES, join_names
+from reference_trainer.process_group import joins_no_group
 from reference_trainer.rank_environment import ipv4_addresses
 from reports.sanitize import last_line
 
@@ -235,6 +236,7 @@ def _driver_version() -> str:
     return match[1] if match else ""
 
 
+@joins_no_group
 def read_interfaces() -> dict[str, dict[str, Any]]:
     """Read the network devices: IPv4 and MAC address, state, MTU, speed (Mbit/s), virtual."""
     addresses = ipv4_addresses()

@@ -12,6 +12,7 @@ from probes.cluster.network_facts import RDMA, interfaces_of
 from probes.cluster.node_facts import rdma_ports, read_interfaces
 from probes.environment.checks import nccl_ports, read_ib_hca
 from probes.findings import join_names
+from reference_trainer.process_group import joins_no_group
 from scaling.collectives.line_rate import active_rails
 
 COMPLETE, ETHERNET = 0x2, 0x1  # include/uapi/linux/if_arp.h: ATF_COM, ARPHRD_ETHER
@@ -31,6 +32,7 @@ class DuplicateAddress:
     message: str
 
 
+@joins_no_group
 def read_arp(path: str = "/proc/net/arp") -> dict[str, str] | None:
     """Read the hardware address that answered for each neighbour's address; None if unreadable."""
     try:
@@ -138,6 +140,7 @@ class DoctoredPort:
     address: str | None
 
 
+@joins_no_group
 def read_node_ports(fabric: str | None, doctored: DoctoredPort | None = None) -> dict[str, Any]:
     """Read this node's interfaces, and the interface of each active rail (RDMA).
 

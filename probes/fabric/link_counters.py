@@ -23,6 +23,7 @@ from probes.cluster.system_facts import RDMA_SYSFS
 from probes.environment.checks import nccl_ports, read_ib_hca
 from probes.fabric.addresses import node_of, rail_of
 from reference_trainer.launch.gang import Gang
+from reference_trainer.process_group import joins_no_group, kept_sockets, open_sockets
 from scaling.collectives.fault_search import Link
 
 # include/uapi/linux/sockios.h and ethtool.h
@@ -122,13 +123,13 @@ TCP_NOTES = {
 
 
 class LinkReader:
-    """Reader of what was sent so far, for a process group that is joined after this was made.
+    """Reader of what was sent so far, for a process group that was kept, or is joined after this.
 
     `resent_share` is for a control: this share of what was sent is reported as resent.
     """
 
     def __init__(self, resent_share: float = 0.0) -> None:
-        self._older = set(_open_sockets().values())
+        self._older = set(open_sockets().values()) - kept_sockets()
         self._ports = used_ports()
         self._resent_share = resent_share
 
@@ -153,7 +154,7 @@ class LinkReader:
         """
         store_port = int(os.environ.get("MASTER_PORT", "0"))
         total = {"sent": 0, "resent": 0, "twice": 0}
-        for descriptor, name in _open_sockets().items():
+        for descriptor, name in open_sockets().items():
             ends, info = ((), b"") if name in self._older else _connection_state(descriptor)
             if not ends or ends[0] == ends[2] or store_port in (ends[1], ends[3]):
                 continue
@@ -168,16 +169,6 @@ def used_ports(root: str = RDMA_SYSFS) -> list[Path]:
     """List the sysfs folders of the RDMA ports that NCCL may use; others are for storage."""
     ports = nccl_ports(rdma_ports(root), read_ib_hca())
     return [Path(root, port["device"], "ports", port["port"]) for port in ports]
-
-
-def _open_sockets() -> dict[int, str]:
-    """Map this process's socket descriptors to their names, such as socket:[1234]."""
-    found: dict[int, str] = {}
-    for link in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # closed meanwhile
-            if (name := os.readlink(link)).startswith("socket:"):
-                found[int(link.name)] = name
-    return found
 
 
 def _connection_state(descriptor: int) -> tuple[tuple[Any, ...], bytes]:
@@ -361,6 +352,7 @@ def bytes_sent(readings: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
 ROUTE_SECONDS = 10  # for `ip` to answer, which takes milliseconds
 
 
+@joins_no_group
 def read_route(address: str, source: str | None = None) -> str:
     """Ask `ip route get ADDRESS` on this node, from `source` if given; "" if it cannot be asked."""
     try:

@@ -24,6 +24,7 @@ from probes.fabric.addresses import port_name, ranks_by_node, suspects
 from probes.fabric.reach import ReachabilityResult, find_unreachable, judge_reach, reach_series
 from probes.findings import finding, name_port
 from reference_trainer.launch.gang import Gang, GangError
+from reference_trainer.process_group import joins_no_group
 from reports.numbers import percent
 from reports.record import Finding
 from scaling.collectives.line_rate import active_rails
@@ -38,6 +39,7 @@ PKTINFO = struct.Struct("16sI")
 Heard = Mapping[str, list[tuple[str, str]]]  # own interface -> (node, its interface)
 
 
+@joins_no_group
 def hear_rails(
     interfaces: Sequence[str], port: int, token: str, seconds: float, node: str
 ) -> dict[str, list[tuple[str, str]]]:
@@ -197,6 +199,7 @@ def listen(
     }
 
 
+@joins_no_group
 def read_rails(root: str = RDMA_SYSFS) -> dict[str, dict[str, Any]]:
     """Read this node's active rails by `device/port`: rate in Gbit/s and bytes sent since boot.
 

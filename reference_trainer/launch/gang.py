@@ -18,6 +18,7 @@ from typing import Any
 
 from reference_trainer.late import ray
 from reference_trainer.launch.worker import RankLocation, Worker, ray_resources
+from reference_trainer.process_group import KEEP, NO_GROUP
 
 # Errors of ranks that only saw another one go: torch's, gloo's and NCCL's words for that.
 OF_A_PEER = re.compile(
@@ -107,7 +108,9 @@ class Gang:
     the nodes. `environment` is merged over the workers' own (None removes a variable), and over it
     `by_local_rank`: the workers of a node take its entries in turn, as each has its own rail.
     `strategy` is a Ray placement strategy. `notify` is called once, if the gang has to wait.
-    `holders` says what holds the resource. Raises GangPending without room for `timeout` seconds.
+    `holders` says what holds the resource. With `keeps_groups`, calls one after the other in the
+    same groups and environment share process groups. Raises GangPending without room for
+    `timeout` seconds.
     """
 
     size: int
@@ -120,6 +123,7 @@ class Gang:
     name: str = "gang"
     notify: Callable[[str], None] = lambda message: None
     holders: Callable[[], str] = lambda: ""
+    keeps_groups: bool = False
 
     def __post_init__(self) -> None:
         self.places: list[RankLocation] = []
@@ -129,6 +133,7 @@ class Gang:
         self.jobs: list[list[int]] = []  # the workers of the last calls, job by job
         self._group: Any = None
         self._failed = False
+        self._last: tuple[Any, list[int]] = None, []  # what named the last groups, and their ports
 
     @property
     def is_running(self) -> bool:
@@ -294,8 +299,8 @@ class Gang:
 
         `each[rank]` are further arguments of that rank alone. `groups` splits the workers into
         separate jobs that run at the same time; workers in no group stay idle. Results are then in
-        order of groups. Each job has a fresh rendezvous port. Raises WorkerLost when a rank fails
-        or dies, GangError on timeout.
+        order of groups. Each job has a fresh rendezvous port, unless its group is kept. Raises
+        WorkerLost when a rank fails or dies, GangError on timeout.
         """
         calls = self.begin(function, *arguments, environment=environment, each=each, groups=groups)
         task = f"while running `{getattr(function, '__name__', 'a function')}`"
@@ -310,16 +315,18 @@ class Gang:
         groups: Sequence[Sequence[int]] | None = None,
     ) -> list[Any]:
         """Start the calls as `run` does, but return one object reference per rank at once."""
-        groups = groups or [range(self.size)]
-        self.jobs = [[*group] for group in groups]
-        ports = [self._workers[group[0]].free_port.remote() for group in groups]
+        jobs = [[*group] for group in groups or [range(self.size)]]
+        # No port: a call that needs none leaves the groups of the last one that joined any.
+        need = not hasattr(function, NO_GROUP)
+        ports = self._find_ports(jobs, environment) if need else [0] * len(jobs)
+        self.jobs = jobs
         # Hide all GPUs from a worker that requested none. Ray lets it see all GPUs of its host, and
         # torch would open a context on the first.
         hidden = {} if self.resource == "GPU" else {"CUDA_VISIBLE_DEVICES": "-1"}
         calls, numbers = [], local_ranks(place.node for place in self.places)
-        for group, port in zip(
-            groups, self._collect(ports, 30, "while finding a free port"), strict=True
-        ):
+        if self.keeps_groups:
+            hidden[KEEP] = "1"
+        for group, port in zip(self.jobs, ports, strict=True):
             for worker, variables in zip(group, self.rendezvous(group, port), strict=True):
                 own = {**(self.environment or {}), **self._of_local_rank(numbers[worker])}
                 merged = {**hidden, **variables, **own, **(environment or {})}
@@ -327,6 +334,17 @@ class Gang:
                 calls.append(self._workers[worker].run.remote(merged, function, call_arguments))
         self._calls = calls
         return calls
+
+    def _find_ports(
+        self, jobs: list[list[int]], environment: dict[str, str | None] | None
+    ) -> list[int]:
+        """Return the rendezvous port of each job: those of the last call if its groups are kept."""
+        names = jobs, self.environment, [*self.by_local_rank], environment
+        kept = self.keeps_groups and self.is_sound and self._last[0] == names
+        if not kept:
+            calls = [self._workers[job[0]].free_port.remote() for job in jobs]
+            self._last = names, self._collect(calls, 30, "while finding a free port")
+        return self._last[1]
 
     def _of_local_rank(self, number: int) -> dict[str, str]:
         """Return the variables of a worker alone; `number` is its place among those of its node."""

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any
 
 from reference_trainer.late import dist, torch
+from reference_trainer.process_group import join_part
 from scaling.collectives.fault_search import MIN_EFFECT, MeasureGroups, typical_speed, valid_speed
 from scaling.collectives.operations import OPERATIONS
 from scaling.collectives.sweep import process_group
@@ -54,8 +55,7 @@ def group_sweep(
             dist.barrier()
             dist.barrier()
             return 0.0, 0
-        # Only its members create a group, so the time does not grow with the number of groups.
-        group = dist.new_group([*members], use_local_synchronization=True)
+        group = join_part(members)
         ranks = len(members)
         size = size or MESSAGE_BYTES[dist.get_backend()]
         buffer = torch.zeros(size // 4, device=device)

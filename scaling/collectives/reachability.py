@@ -5,13 +5,15 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
 from ipaddress import ip_address
 from itertools import islice
 from typing import Any
+
+from reference_trainer.process_group import joins_no_group, open_sockets
 
 # include/uapi/linux/in.h: do not fragment, and ignore the learnt path MTU.
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
@@ -23,6 +25,7 @@ MAX_PARALLEL = 32  # endpoints that one node tests at the same time
 MAX_ANSWER_BYTES = 5
 
 
+@joins_no_group
 def start_tcp_listener(address: str, seconds: float, is_open: bool = True) -> int:
     """Accept connections on this one address, in the background for `seconds`; return the port.
 
@@ -38,6 +41,7 @@ def start_tcp_listener(address: str, seconds: float, is_open: bool = True) -> in
     return _serve(server, _accept_connection, seconds)
 
 
+@joins_no_group
 def start_udp_echo(address: str, seconds: float) -> int:
     """Answer each datagram on this one address with its size, for `seconds`; return the port.
 
@@ -90,6 +94,7 @@ def max_wait_s(endpoints: int, seconds: float) -> float:
     return seconds * -(-endpoints // MAX_PARALLEL)
 
 
+@joins_no_group
 def check_tcp(
     source: str, endpoints: Mapping[str, tuple[str, int] | None], seconds: float = 3
 ) -> dict[str, bool]:
@@ -128,19 +133,22 @@ def own_sockets(status: str) -> list[Any]:
         return []
 
 
-def tcp_connections() -> set[tuple[str, str, int, int]]:
-    """Return this process's established IPv4 TCP connections.
+def tcp_connections(others: Collection[str] = ()) -> set[tuple[str, str, int, int]]:
+    """Return this process's established IPv4 TCP connections, without the `others` (by name).
 
     Each is (own address, peer address, own port, peer port). Connections over the host's loopback
     are left out. Empty without /proc.
     """
+    names = open_sockets()
     return {
         (one.laddr.ip, one.raddr.ip, one.laddr.port, one.raddr.port)
         for one in own_sockets("ESTABLISHED")
         if one.family == socket.AF_INET and not one.laddr.ip.startswith("127.")
+        if names.get(one.fd) not in others
     }
 
 
+@joins_no_group
 def check_udp(
     source: str,
     endpoints: Mapping[str, tuple[str, int] | None],

@@ -14,10 +14,16 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from reference_trainer.late import dist, torch
+from reference_trainer.process_group import (
+    drop_group,
+    join_group,
+    joins_no_group,
+    leave_group,
+    own_group,
+)
 from reports.numbers import size_text
 from scaling.collectives.operations import OPERATIONS, Buffers, Operation
 from scaling.collectives.reachability import tcp_connections
@@ -54,7 +60,8 @@ def process_group(backend: str | None = None, seconds: float = 600) -> Iterator[
     The backend is NCCL with a GPU and gloo without, unless `backend` or SEATRIAL_BACKEND names
     one. The timeout of joining and of each collective is `seconds` plus SECONDS_PER_RANK for
     each rank. That is longer than any caller waits: a rank that still hangs can be inspected,
-    one that timed out cannot. Raises RuntimeError for nccl without a GPU.
+    one that timed out cannot. Afterwards the group is destroyed, unless the gang keeps it for its
+    next call. Raises RuntimeError for nccl without a GPU.
     """
     has_gpu = torch.cuda.is_available()
     backend = backend or os.environ.get("SEATRIAL_BACKEND") or ("nccl" if has_gpu else "gloo")
@@ -65,11 +72,13 @@ def process_group(backend: str | None = None, seconds: float = 600) -> Iterator[
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     seconds += SECONDS_PER_RANK * int(os.environ.get("WORLD_SIZE", "1"))
-    dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
+    join_group(backend, seconds)
     try:
         yield device
-    finally:
-        dist.destroy_process_group()
+    except BaseException:
+        drop_group()
+        raise
+    leave_group()
 
 
 def sweep(
@@ -93,7 +102,7 @@ def sweep(
     before the group was joined. Sweeps are by name: operation, note ("" or why large sizes were
     left out) and rows.
     """
-    before, read = tcp_connections(), make_reader()
+    read = make_reader()
     with process_group() as device:
         readings = [read()]
         sizes = [only] if only else None
@@ -105,7 +114,9 @@ def sweep(
         }
         # Connections to the rendezvous store (MASTER_ADDR) are not the group's.
         store_port = int(os.environ["MASTER_PORT"])
-        opened = [ends for ends in tcp_connections() - before if store_port not in ends[2:]]
+        opened = [
+            ends for ends in tcp_connections(own_group().others) if store_port not in ends[2:]
+        ]
         dist.barrier()  # after it, lost packets have been sent again
         readings.append(read())
         dist.barrier()  # a rank that leaves first would close the others' connections
@@ -124,6 +135,7 @@ def connect() -> float:
         return float(ones)  # float() waits for the GPU; nothing before does
 
 
+@joins_no_group
 def warm_up() -> None:
     """Import torch and create the device's context.
 

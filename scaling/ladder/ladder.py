@@ -15,6 +15,7 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import train_rank
 from reference_trainer.model.size import estimate_memory, flops_per_token
+from reference_trainer.process_group import drop_group
 from reports.numbers import quantity
 from scaling.bounds import Count, CountOrZero, Part, Seconds
 from scaling.ladder.step_breakdown import (
@@ -286,6 +287,7 @@ def run_on_fake_group(size: int, config: TrainConfig) -> dict[str, Any]:
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    drop_group()
     dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
     try:
         return train_rank(config)

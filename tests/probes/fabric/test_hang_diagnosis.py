@@ -280,7 +280,7 @@ def test_a_sweep_may_take_what_its_start_may_and_more(
     assert max(waited) < init_seconds(ranks) + 100  # whatever hangs is seen in a minute or two
     given: list[timedelta] = []
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
-    monkeypatch.setattr(dist, "init_process_group", lambda _, timeout: given.append(timeout))
+    monkeypatch.setattr(dist, "init_process_group", lambda _, timeout, **__: given.append(timeout))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
     with process_group("gloo"):
         assert given[0].total_seconds() > max(waited)  # who gave up cannot be asked where it was

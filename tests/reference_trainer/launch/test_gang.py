@@ -24,6 +24,8 @@ from reference_trainer.launch.launchers import (
 )
 from reference_trainer.launch.supervisor import Timeouts
 from reference_trainer.launch.worker import RankLocation, Worker
+from reference_trainer.process_group import KEEP
+from scaling.collectives.sweep import warm_up
 
 
 def environments(**options: Any) -> list[dict[str, str | None]]:
@@ -50,6 +52,47 @@ def test_a_rank_that_asked_for_no_gpu_sees_none(resource: str, hidden: str | Non
         ("0", None, "b"),
         ("1", None, "b"),
     ]
+
+
+def test_calls_of_the_same_groups_share_a_rendezvous_until_one_fails() -> None:
+    gang, ports = Gang(2, keeps_groups=True), iter(range(29500, 29600))
+    told: list[dict[str, str | None]] = []
+    worker = SimpleNamespace(
+        run=SimpleNamespace(remote=lambda environment, *_: told.append(environment)),
+        free_port=SimpleNamespace(remote=lambda: None),
+    )
+    gang._workers = [worker, worker]
+    gang._collect = lambda calls, *_: [next(ports) for _ in calls]  # type: ignore[method-assign]
+    gang.busy = lambda: busy  # type: ignore[method-assign]
+    gang.places = [
+        RankLocation(node=n, address=n, host=n, pid=1, gpus=[], born=1) for n in ("n0", "n1")
+    ]
+    busy: list[int] = []
+
+    def used(function: Any = print, **options: Any) -> list[str | None]:
+        told.clear()
+        gang.begin(function, **options)
+        assert {one[KEEP] for one in told} == {"1"}
+        return [one["MASTER_PORT"] for one in told]
+
+    assert used() == used() == used(groups=[[0, 1]]) == ["29500"] * 2
+    assert used(warm_up, groups=[[1]]) == ["0"], "it joins no group, and leaves the last"
+    assert used() == ["29500"] * 2
+    assert used(environment={"A": "b"}) == used(environment={"A": "b"}) == ["29501"] * 2
+    assert used() == ["29502"] * 2, "its group was left for another"
+    assert used(groups=[[0], [1]]) == used(groups=[[0], [1]]) == ["29503", "29504"]
+    gang.by_local_rank = [{"RAIL": "1"}]
+    assert used(groups=[[0], [1]]) == ["29505", "29506"]
+    busy.append(1)  # a call still runs
+    assert used(groups=[[0], [1]]) == ["29507", "29508"]
+    busy.clear()
+    gang._failed = True
+    assert used() == ["29509"] * 2
+    assert used() == ["29510"] * 2, "ranks may have left the group"
+
+
+def test_a_gang_of_one_call_keeps_no_group() -> None:
+    assert [one.get(KEEP) for one in environments()] == [None, None]
 
 
 def test_a_rank_that_is_aborted_writes_no_core() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import reference_trainer.process_group
 from scaling.collectives import node_groups
 
 PEER = 1
@@ -63,7 +64,8 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Any:
         def group() -> Iterator[torch.device]:
             yield torch.device("cpu")
 
-        monkeypatch.setattr(node_groups, "dist", wire)
+        for module in (node_groups, reference_trainer.process_group):
+            monkeypatch.setattr(module, "dist", wire)
         monkeypatch.setattr(node_groups, "time", clock)
         monkeypatch.setattr(node_groups, "process_group", group)
 

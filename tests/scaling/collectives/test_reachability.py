@@ -24,7 +24,7 @@ OPEN_S = 60  # seconds: longer than any of these tests, and not for ever
 
 def test_our_own_connections_are_seen_and_loopback_is_not() -> None:
     ends = (SimpleNamespace(ip="77.0.0.1", port=8080), SimpleNamespace(ip="77.0.0.2", port=40961))
-    own = SimpleNamespace(family=socket.AF_INET, laddr=ends[0], raddr=ends[1])
+    own = SimpleNamespace(fd=-1, family=socket.AF_INET, laddr=ends[0], raddr=ends[1])
     ipv6 = SimpleNamespace(family=socket.AF_INET6, laddr=ends[0], raddr=ends[1])
     with patch("scaling.collectives.reachability.own_sockets", lambda state: [own, ipv6]):
         assert tcp_connections() == {("77.0.0.1", "77.0.0.2", 8080, 40961)}

@@ -83,7 +83,7 @@ def test_the_third_rank_of_a_node_with_two_gpus_uses_the_first_one(
 
 def test_the_more_ranks_the_longer_they_may_take_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[timedelta] = []
-    monkeypatch.setattr(dist, "init_process_group", lambda _, timeout: given.append(timeout))
+    monkeypatch.setattr(dist, "init_process_group", lambda _, timeout, **__: given.append(timeout))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
     for ranks in (1, 1001):
         monkeypatch.setenv("WORLD_SIZE", str(ranks))
