@@ -24,7 +24,7 @@ TOP = {
     "schema": ("whole number", "Version of the format: 1."),
     "name": (
         "text",
-        "Name of the cluster, at most 60 characters. Run folders have it in their names.",
+        "Name of the cluster, at most 60 characters. The name of each run folder contains it.",
     ),
     "title": ("text", "One line for the report."),
     "tier": (
@@ -33,7 +33,7 @@ TOP = {
     ),
     "cluster": ("table", "What was ordered: [below](#cluster)."),
     "launch": ("table", "The operator's own guide: [below](#launch)."),
-    "baseline": ("table", "Measures that must not become worse than in an earlier run: [below](#baseline)."),
+    "baseline": ("table", "Limits against an earlier run: [below](#baseline)."),
     "waivers": ("list of tables", "A FAIL that the parties tolerate: [below](#waivers)."),
 }
 EXAMPLE = """schema = 1
