@@ -63,8 +63,8 @@ because = "the training team planned its budget with it"
 """
 HEAD = """# Contracts
 
-A contract says what was ordered, and which limits apply. Both parties agree on it before the run. The report shows the hash of
-the contract.
+A contract says what was ordered, and which limits apply. Both parties agree on it before the run. The report shows the
+contract's hash.
 
 | command | what it does |
 |---|---|
@@ -126,7 +126,7 @@ lists all measures, with their units and the limits that apply if none is agreed
 
 {limits}
 
-These are refused, with a message that says what to write instead:
+seatrial refuses the following, and says what to write instead:
 
 - a limit in the wrong direction (`at_most` for a bandwidth), or with a different unit
 - a limit that every value meets, or that no value meets
@@ -136,7 +136,8 @@ These are refused, with a message that says what to write instead:
   or `xids`
 
 If the contract does not set them, two limits follow from `[cluster]`. `[FABRIC.network]` is the `fabric`.
-`[FABRIC.busbw]` is {share} of the rate of a node's rails (`line_rate_gbps` of each), MARGINAL below {marginal}. [How limits are derived](../reference/limits.md) gives the reasons.
+`[FABRIC.busbw]` is {share} of the total rate of a node's rails (`line_rate_gbps` each), MARGINAL below {marginal}.
+[How limits are derived](../reference/limits.md) gives the reasons.
 
 A rehearsal (`accelerators = "emulated"`) may leave out a criterion that it cannot prove. Write the reason:
 
