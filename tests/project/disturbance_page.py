@@ -55,7 +55,7 @@ removes it.
 ## What another job feels
 
 [Measurements](../develop/measurements.md#what-another-job-feels) shows how much slower another job became during each test.
-`seatrial plan` lists each test, with its usual time. The sections below list what the tests of each criterion do.
+`seatrial plan` lists each test, with its usual time.
 """
 
 
