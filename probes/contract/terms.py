@@ -251,8 +251,8 @@ class ClusterTerms(BaseModel):
     )
     shared: Folder | None = about(
         None,
-        "Folder that all nodes share. Checkpoints are saved there, and HOSTS tests it. "
-        "Without this key, they are saved in the run folder, which all nodes must then share.",
+        "Folder that all nodes share. Checkpoints are saved there, and HOSTS tests it. Without "
+        "this key, checkpoints are saved in the run folder, which all nodes must then share.",
     )
     egress: Annotated[list[str], AfterValidator(_check_egress)] | None = about(
         None, "Servers that all nodes must reach, for downloads: `https://host/...` or `host:port`."
