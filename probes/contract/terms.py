@@ -61,12 +61,12 @@ class LaunchTerms(BaseModel):
 
     document: Annotated[str, AfterValidator(_check_document)] | None = about(
         None,
-        "The operator's guide: a path from the contract's folder, or a URL (https, or http with "
-        "`sha256`). Without it, seatrial's own guide is followed.",
+        "The operator's guide: a path relative to the contract's folder, or a URL (https, or http "
+        "with `sha256`). Without this key, seatrial's own guide is followed.",
     )
     sha256: Annotated[str, AfterValidator(_check_sha256)] | None = about(
         None,
-        "SHA-256 of the operator's guide. A changed guide is not followed. An http URL needs it.",
+        "SHA-256 of the operator's guide. A changed guide is refused. An http URL needs this key.",
     )
     section: Text | None = about(
         None, "Heading above the commands, if only one section of the guide is used."
@@ -78,15 +78,15 @@ class LaunchTerms(BaseModel):
     )
     launchers: Annotated[tuple[Launcher, ...], BeforeValidator(_to_tuple)] = about(
         ("torchrun", "ray-train"),
-        "Launchers, in addition to seatrial's own, that jobs may use (tier soak).",
+        "Launchers of your users. Tier soak tests them. Without this key, it tests both.",
         min_length=1,
     )
     values: dict[str, str] = about(
         {},
-        "Key: a text of the guide, such as `YOUR-CODE`. Value: what a user types in its place. "
-        "seatrial fills in `{command}` (the command that starts the job on Ray: one value must "
-        "contain it), `{folder}` (with the job's code), `{name}` (a unique name), `{dashboard}` "
-        "(its address), `{nodes}`, `{ranks}` (their numbers) and `{shared}` (the shared folder).",
+        "Key: a text of the guide, such as `YOUR-CODE`. Value: what a user types instead. seatrial "
+        "fills in `{command}` (it starts the job on Ray: one value must contain it), `{folder}` "
+        "(of the job's code), `{name}` (a unique name), `{dashboard}` (the dashboard's address), "
+        "`{nodes}` and `{ranks}` (how many there are), and `{shared}` (the shared folder).",
     )
     variables: Annotated[dict[str, str], AfterValidator(_check_variables)] = about(
         {}, "Variables that the guide sets for the job, and that each rank must have."
@@ -230,8 +230,8 @@ class ClusterTerms(BaseModel):
 
     accelerators: Literal["real", "emulated"] = about(
         "real",
-        '"emulated" if ranks compute on the CPU. Only "emulated" makes a run a rehearsal. A '
-        "rehearsal cannot accept a cluster.",
+        '"emulated" if ranks compute on the CPU. The run is then a rehearsal, which cannot accept '
+        "a cluster.",
     )
     nodes: int | None = about(None, "Number of nodes with accelerators.", ge=1, le=MAX_NODES)
     gpus_per_node: int | None = about(
@@ -247,12 +247,12 @@ class ClusterTerms(BaseModel):
         None, "Minimum total size of the disks of each node.", gt=0, le=MAX_GIB
     )
     versions: Annotated[dict[str, str], AfterValidator(_check_versions)] | None = about(
-        None, 'Software versions: "2.13.0" is exactly this one, ">=550.54" this one or later.'
+        None, 'Software versions: "2.13.0" is only this version, ">=550.54" this or a later one.'
     )
     shared: Folder | None = about(
         None,
-        "Folder that all nodes share. Checkpoints are saved there, and HOSTS tests it. "
-        "Without it the run folder is used, which all nodes must then share.",
+        "Folder that all nodes share. Checkpoints are saved there, and HOSTS tests it. Without "
+        "this key, checkpoints are saved in the run folder, which all nodes must then share.",
     )
     egress: Annotated[list[str], AfterValidator(_check_egress)] | None = about(
         None, "Servers that all nodes must reach, for downloads: `https://host/...` or `host:port`."
@@ -269,36 +269,36 @@ class ClusterTerms(BaseModel):
     )
     host_names: bool = about(
         False,
-        "True if jobs use the host names of nodes: then HOSTS tests each name. Ray does "
-        "not need it, and pods of Kubernetes do not resolve each other's names.",
+        "True if jobs use the host names of nodes: then HOSTS tests each name. Ray does not need "
+        "host names, and pods of Kubernetes do not resolve each other's names.",
     )
     authentication: Literal["token"] | None = about(
         None,
-        '"token" if each request to Ray must need the cluster\'s token. Without this key, HOSTS '
-        "only notes whether jobs need a token. But HOSTS is UNPROVEN if a public address answers "
-        "requests without a token.",
+        '"token" if Ray must refuse each request without the cluster\'s token. Without this key, '
+        "HOSTS requires the token only if Ray itself does. But HOSTS is UNPROVEN if a public "
+        "address answers requests without a token.",
     )
     fabric: Fabric | None = about(
         None,
-        'Network that carries gradients: "rdma" for InfiniBand, RoCE and EFA, otherwise the '
-        "interface, or the bond of bonded ports. With a list of interfaces, local rank N uses "
-        "interface N: each is a rail.",
+        'Network that carries gradients: "rdma" for InfiniBand, RoCE and EFA, otherwise the name '
+        "of the interface (of bonded ports: the bond). In a list, each interface is a rail: local "
+        "rank N uses interface N.",
     )
     management: Annotated[str, AfterValidator(_check_interface)] | None = about(
         None,
         "Interface outside the fabric. The self-test of FABRIC forces an all-reduce over it. "
-        'Without it FABRIC is UNPROVEN, unless `fabric` is "rdma".',
+        'Without this key, FABRIC is UNPROVEN unless `fabric` is "rdma".',
     )
     management_gbps: float | None = about(
         None, "Rate of `management`, if the interface does not report it.", gt=0, le=MAX_GBPS
     )
     rails: int | None = about(
-        None, "RDMA ports of a node that carry gradients.", ge=1, le=MAX_RAILS
+        None, "How many RDMA ports of each node carry gradients.", ge=1, le=MAX_RAILS
     )
     line_rate_gbps: float | None = about(
         None,
-        "Rate of one rail, or of the interface. The limit of FABRIC.busbw follows from "
-        "it, unless the contract gives one.",
+        "Rate of one rail, or of the interface. The limit of FABRIC.busbw follows from this rate, "
+        "unless the contract gives that limit.",
         gt=0,
         le=MAX_GBPS,
     )
@@ -315,20 +315,20 @@ class ClusterTerms(BaseModel):
     )
     shards: Folder | None = about(
         None,
-        "Folder with tokenised training data for SCALING (synthetic data without it). It has the "
-        "same path on each node. Each node needs all the data. `{nodes}` in the path is replaced "
-        "by the number of nodes that train.",
+        "Folder with tokenised training data for SCALING. Without this key, the data is synthetic. "
+        "The folder has the same path on each node, and each node needs all the data. `{nodes}` in "
+        "the path is replaced by the number of nodes that train.",
     )
     save_minutes: float = about(
         30.0,
-        "Time between two saves in training. SCALING judges their cost by it.",
+        "Time between two saves in training. SCALING divides the cost of a save by this time.",
         gt=0,
         le=MAX_SAVE_MINUTES,
     )
     save_gb: float | None = about(
         None,
-        "Size of one save. SCALING scales the cost of its own save to it, and HOSTS "
-        "requires free space for three saves.",
+        "Size of one save in training. SCALING scales the cost of its own save to this size, and "
+        "HOSTS requires free space for three such saves.",
         gt=0,
         le=MAX_SAVE_GB,
     )
@@ -338,7 +338,7 @@ class ClusterTerms(BaseModel):
     )
     components: dict[str, str | int] | None = about(
         None,
-        "Only for jobs of several parts, as in RL. Key: a part, or several that use the same "
+        "Only for jobs of several parts, as in RL. Key: a part, or several parts that use the same "
         'accelerators, such as `"actor,rollout"`. Value: the accelerators, counted from 0, such as '
         '`"0-31"`, or `"all"`. GANG starts a job with this placement.',
     )

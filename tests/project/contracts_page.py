@@ -24,7 +24,7 @@ TOP = {
     "schema": ("whole number", "Version of the format: 1."),
     "name": (
         "text",
-        "Name of the cluster, at most 60 characters. Run folders have it in their names.",
+        "Name of the cluster, at most 60 characters. The name of each run folder contains it.",
     ),
     "title": ("text", "One line for the report."),
     "tier": (
@@ -33,7 +33,7 @@ TOP = {
     ),
     "cluster": ("table", "What was ordered: [below](#cluster)."),
     "launch": ("table", "The operator's own guide: [below](#launch)."),
-    "baseline": ("table", "What may not become worse than in an earlier run: [below](#baseline)."),
+    "baseline": ("table", "Limits against an earlier run: [below](#baseline)."),
     "waivers": ("list of tables", "A FAIL that the parties tolerate: [below](#waivers)."),
 }
 EXAMPLE = """schema = 1
@@ -63,19 +63,20 @@ because = "the training team planned its budget with it"
 """
 HEAD = """# Contracts
 
-A contract says what was ordered, and which limits apply. Both parties agree on it before the run. The report shows its hash.
+A contract says what was ordered, and which limits apply. Both parties agree on it before the run. The report shows the
+contract's hash.
 
 | command | what it does |
 |---|---|
 | `seatrial contract new FILE` | asks what was ordered, and writes the contract with the reason of each limit |
-| `seatrial contract new --template NAME --set KEY=ANSWER --yes FILE` | asks nothing, for scripts. An error names a missing answer, and the option for it. |
-| `seatrial contract new --from RUN FILE` | writes what a run found. Change it to what was ordered. |
+| `seatrial contract new --template NAME --set KEY=ANSWER --yes FILE` | for scripts: asks nothing. If an answer is missing, an error names it, and the option for it. |
+| `seatrial contract new --from RUN FILE` | writes a contract with what a run found. Change the values to what was ordered. |
 | `seatrial contract list` | lists the shipped contracts |
 | `seatrial contract show NAME` | prints a shipped contract |
-| `seatrial contract check FILE` | checks FILE. It shows what is ordered and what would be UNPROVEN; with `--limits` also the limit of each measure. |
+| `seatrial contract check FILE` | checks FILE, and shows what is ordered and what would be UNPROVEN; with `--limits` also the limit of each measure |
 
-Pass the file with `--contract FILE`. Without it, `seatrial.toml` in the current folder is used. If that is missing too,
-limits are derived from what the cluster reports, and the run accepts nothing (exit code 20).
+Pass the file with `--contract FILE`. Without this option, `seatrial.toml` in the current folder is used. If this file is
+missing too, limits are derived from what the cluster reports, and the run accepts nothing (at best exit code 20).
 
 A contract is a TOML file:
 
@@ -89,10 +90,10 @@ A contract is a TOML file:
 ## cluster
 
 What was ordered, and the names that the parties agreed on. An acceptance needs `nodes`, `gpus_per_node`, `fabric`,
-`line_rate_gbps` and the table `[SCALING.efficiency]`. With `rdma` it also needs `rails`, and otherwise `management`. Some
-clusters need one more limit: `[GANG.large_gang_wait]` with `queue`, and `[SCALING.mfu]` or `[SCALING.tokens_per_s]` for a GPU
-without a published MFU. `seatrial contract check FILE` names what is missing. All other keys are optional. Without `gpu_model`,
-for example, HOSTS only compares the GPUs of the nodes with each other.
+`line_rate_gbps` and the table `[SCALING.efficiency]`. If `fabric` is "rdma", it also needs `rails`, otherwise `management`. With
+`queue`, from tier `standard` on, it also needs the limit `[GANG.large_gang_wait]`. For GPUs other than an A100, H100 or H200 on
+NVLink, it also needs `[SCALING.mfu]` or `[SCALING.tokens_per_s]`. `seatrial contract check FILE` names what is missing. All other
+keys are optional. Without `gpu_model`, for example, HOSTS only compares the GPUs of the nodes with each other.
 
 {cluster}
 
@@ -125,17 +126,18 @@ lists all measures, with their units and the limits that apply if none is agreed
 
 {limits}
 
-These are refused, with a message that says what to write instead:
+seatrial refuses the following, and says what to write instead:
 
 - a limit in the wrong direction (`at_most` for a bandwidth), or with a different unit
 - a limit that every value meets, or that no value meets
-- a measure that no probe (test) of the tier measures
+- a limit of a measure that no probe (test) of the tier measures
 - a limit that contradicts `[cluster]`
 - a limit of a measure that [Measures](../reference/measures.md) marks as *fixed*, such as `wrong_elements`, `link_changes`
   or `xids`
 
 If the contract does not set them, two limits follow from `[cluster]`. `[FABRIC.network]` is the `fabric`.
-`[FABRIC.busbw]` is {share} of the rate of a node's rails (`line_rate_gbps`), MARGINAL below {marginal}. [How limits are derived](../reference/limits.md) gives the reasons.
+`[FABRIC.busbw]` is {share} of the total rate of a node's rails (`line_rate_gbps` each), MARGINAL below {marginal}.
+[How limits are derived](../reference/limits.md) gives the reasons.
 
 A rehearsal (`accelerators = "emulated"`) may leave out a criterion that it cannot prove. Write the reason:
 
@@ -146,8 +148,8 @@ not_provable = "all raylets share one host's network, so no byte crosses a link"
 
 ## baseline
 
-Each key is a measure. If several criteria have it, write the criterion before it. The value is how much worse it may be than in
-the run of `--baseline`: [a gate for CI](ci.md#a-gate-against-an-earlier-run).
+Each key is a measure. If several criteria have this measure, write the criterion before it. The value is how much worse the
+measure may be than in the run of `--baseline`: [a gate for CI](ci.md#a-gate-against-an-earlier-run).
 
 ```toml
 [baseline]
@@ -175,12 +177,12 @@ until = 2027-05-31
 ## Shipped contracts
 
 These are templates. Copy one with `seatrial contract show`, or let `seatrial contract new` fill in one for a real cluster. If
-none is for your hardware, answer `other`: then it asks for everything, and proposes limits.
+none is for your hardware, answer `other`: `contract new` then asks for everything, and proposes limits.
 
 {shipped}
 
 `lab` and `local` are rehearsals: they accept no cluster. If no published figure supports a
-limit, its reason says that it is not yet calibrated on hardware.
+limit, the limit's reason says that the limit is not yet calibrated on hardware.
 """
 
 

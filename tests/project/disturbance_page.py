@@ -11,23 +11,21 @@ from tests.support.paths import REPO
 DISTURBANCE_PAGE = REPO / "docs" / "use" / "disturbance.md"
 HEAD = """# What a run does to your cluster
 
-`seatrial plan` prints the same for your contract and tier.
+`seatrial plan` prints the facts of this page for your contract and tier.
 
-- **Needs:** {needs}.
-  `seatrial doctor` says what stands in the way, and disturbs nothing. `--wait-for-room 30m`
-  waits for other jobs, and names what holds the GPUs.
-- **One run at a time.** A second one waits with `--wait-for-room`, or ends with exit code 4.
-- **A run removes what it made** on the cluster, also after Ctrl-C, SIGTERM, and SIGKILL of the
-  driver. The run folder stays. If the cleanup is killed too, for example by a reboot,
-  `seatrial cleanup` lists what is left, and changes nothing. `seatrial cleanup --remove` removes it.
+- **Needs:** {needs}. `seatrial doctor` shows what would prevent an acceptance, and disturbs nothing. `--wait-for-room 30m`
+  waits for other jobs, and names those that hold GPUs.
+- **One run at a time.** A second run waits if it has `--wait-for-room`. Otherwise it ends with exit code 4.
+- **A run removes what it made** on the cluster, also after Ctrl-C, SIGTERM, and SIGKILL of the driver. The run folder stays. If
+  the cleanup is killed too, for example by a reboot, `seatrial cleanup` lists what remains, and changes nothing.
+  `seatrial cleanup --remove` removes it.
 - **Other jobs** are never stopped, and none of their files is touched. A job that asks for
   GPUs while a probe has them waits until the probe ends.
 
 ## Time and cost
 
-{times}. On GPUs nothing was measured but
-one node with one H200, where tier quick took 4 min. Other clusters have other times: `seatrial run`
-prints the time of each probe.
+{times}. On GPUs, only one run was timed: tier quick took 4 min on one node with one H200. Other clusters have other times:
+`seatrial run` prints the time of each probe.
 
 | tier | complete run | for |
 |---|---|---|
@@ -35,24 +33,24 @@ prints the time of each probe.
 | standard | {standard} | a handover |
 | soak | 46 min in one run | rare faults |
 
-A run takes all GPUs for its time, so it costs the GPU hours of the cluster: 64 GPUs for 15 minutes
-are 16 GPU hours. `--only` runs a part, which accepts nothing.
+A run holds all GPUs for its whole time, so it costs GPU hours: 64 GPUs for 15 minutes are 16 GPU hours. A run with `--only`
+tests a part, and accepts nothing.
 
 ## Permissions
 
 | what | where | needed for |
 |---|---|---|
-| to join Ray as a driver, with its token where it asks for one | the head, or the machine that submits | everything |
-| to write a folder `runs/` | where the suite runs | the run folder |
-| root | where the suite runs | LAUNCH types the guide as another user. Without root, set `user = "own"` in the contract's `[launch]`: it is then typed as the user that runs seatrial. |
+| to join Ray as a driver, with the token if Ray asks for one | the head, or the machine that submits | everything |
+| to write a folder `runs/` | the machine that runs seatrial | the run folder |
+| root | the machine that runs seatrial | LAUNCH, which types the guide as another user. Without root, set `user = "own"` in the contract's `[launch]`: LAUNCH then types the guide as the user that runs seatrial. |
 | to read NVML | workers | HOSTS and GANG on GPUs |
-| to open RDMA devices, and to lock memory | workers | FABRIC, where RDMA is agreed |
+| to open RDMA devices, and to lock memory | workers | FABRIC, if RDMA is agreed |
 | to write the contract's `shared` folder | workers | RESTART, SCALING and HOSTS |
 | to use all TCP and UDP ports above 1024 between nodes | all nodes | Ray and jobs of ranks: the kernel chooses [their ports](security.md#ports) |
 
-Workers do not need root; in a container, RDMA may need it (`IPC_LOCK`). No
-existing account and no setting of a node is changed, no link is shaped and no disk is filled. As root, LAUNCH creates one user
-on the host that runs seatrial, and removes it.
+Workers do not need root, except that RDMA in a container can need root with `IPC_LOCK`. No existing account and no setting of a
+node is changed, no link is shaped and no disk is filled. As root, LAUNCH creates one user on the host that runs seatrial, and
+removes it.
 
 ## What another job feels
 
@@ -70,7 +68,7 @@ def describe_tier(shortest: str) -> str:
 
 def write_disturbance() -> str:
     """Return the page: a list for each criterion."""
-    times = f"The times are of {LAB}, whose two cores do all the work"
+    times = f"The times are of {LAB} on one machine with two cores"
     quick, standard = (describe_time(RUN_S[tier]) for tier in ("quick", "standard"))
     parts = [HEAD.format(needs=GPUS_FREE, times=times, quick=quick, standard=standard)]
     for id in run_order():

@@ -15,19 +15,21 @@ HOSTS_PAGE = REPO / "docs" / "use" / "hosts.md"
 COLUMNS = ("measure", "if it fails", "limit", "only with", "self-test", "finding")
 HEAD = """# HOSTS: what is judged of each machine
 
-HOSTS compares each machine with the contract, and with the other machines. Each section below is one test.
+HOSTS compares each machine with the contract, and with the other machines. Each section below is one test. The columns of its
+table:
 
 - *if it fails*: what a report then says. `<value>` is the measured value, `<place>` its node or GPU.
-- *limit*: with its reason. A name such as `cpus_per_node` is a key in `[cluster]` of your contract: its value is the limit.
-  [Measures](../reference/measures.md#hosts-the-machines-are-what-was-ordered-and-healthy) says which limits a contract may change.
-- *only with*: what turns the row on: a key in `[cluster]`, a limit such as `[HOSTS.write_rate]`, a number of nodes, or a tier.
-  Without it, the row is not judged. This does not prevent acceptance.
-- *self-test*: the fault that each run plants to prove that the check works. Most faults change what one node reports, before it is
-  judged. The same page describes each fault, below its table.
-- *finding*: codes that the report then shows. [Findings](findings.md) says what to do for each.
+- *limit*: the limit, with its reason. A name such as `cpus_per_node` is a key in `[cluster]` of your contract: its value is the
+  limit. [Measures](../reference/measures.md#hosts-the-machines-are-what-was-ordered-and-healthy) says which limits a contract
+  may change.
+- *only with*: what the row needs: a key in `[cluster]`, a limit such as `[HOSTS.write_rate]`, a number of nodes, or a tier.
+  Without it, the row is not judged, which does not prevent an acceptance.
+- *self-test*: the fault that each run plants to prove that the check works. Most faults change the values of one node, before they
+  are judged. [Measures](../reference/measures.md#hosts-the-machines-are-what-was-ordered-and-healthy) describes each fault.
+- *finding*: the codes of the findings that the report then shows. [Findings](findings.md) says what to do for each code.
 
-Always write `nodes` and `gpus_per_node` into the contract: without a limit for them, HOSTS is UNPROVEN.
-(`--nodes` can give the number of nodes instead.)
+Always write `nodes` and `gpus_per_node` into the contract: without these limits, HOSTS is UNPROVEN.
+(The option `--nodes` can give the number of nodes instead.)
 A rehearsal without GPUs does not judge the state of GPUs.
 Run one test by the name below its heading: `seatrial run --contract cluster.toml -k NAME`.
 """
@@ -69,7 +71,7 @@ def _probe_table(
     text = f"## {name.replace('_', ' ').capitalize()}\n\nTier {duty.tier}. Name: `{name}`.\n"
     if again := [check for check in duty.checks if check in shown]:
         names = ", ".join(f"`{check}`" for check in again)
-        text += f"\nJudges again, with the limits above: {names}.\n"
+        text += f"\nThis test judges again, with the limits above: {names}.\n"
     text += f"\n| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n"
     for check in duty.checks:
         if check not in shown:
