@@ -197,8 +197,8 @@ PROBES = (
 
 CRITERION = CriterionRow(
     title="a user can launch without help",
-    how="seatrial types the commands of your user guide, or of its own, in an empty home folder; the "
-    "job must run correctly, on the agreed network, and a failing job must say why",
+    how="seatrial types the commands of your user guide, or of seatrial's own, in an empty home "
+    "folder; the job must run correctly, on the agreed network; a failing job must say why",
     where="a shell on the host that runs seatrial, and one rank for each GPU",
     needs=("Ray's dashboard, to which the job is submitted",),
     headlines={TIME_TO_FIRST_STEP: "the guide leads to training in {value}"},
