@@ -115,7 +115,7 @@ NODES_OF_RANK_0 = default_check(
 )
 TIME_TO_ERROR = default_check(
     "time_to_error", "s", "a user should learn within five minutes that the job failed", high=300,
-    no_control="the test plants the error itself; it does not plant a late one", failing="a user learns only after {value} that the job failed ({subject})",
+    no_control="the test plants an error that comes early, and no self-test plants a late error", failing="a user learns only after {value} that the job failed ({subject})",
 )
 
 MISSING_VARIABLE = ControlRow("missing variable", WRONG_RANKS, EXIT_CODE, RANKS, TIME_TO_FIRST_STEP)
