@@ -110,7 +110,7 @@ NETWORK = Check(
     failing="gradients use the network {value}{on}",
 )
 AGREEING_SOURCES = fixed_check(
-    "agreeing_sources", "sources", "byte counters must name the same network as NCCL's log; with gloo, as its sockets", low=2,
+    "agreeing_sources", "sources", "byte counters must name the same network as NCCL's log; with gloo, the same as gloo's sockets", low=2,
     high=2, doubted=True, depends=("management", "management_gbps",),
 )
 FABRIC_SHARE = fixed_check(

@@ -510,8 +510,8 @@ PROBES = (
 
 CRITERION = CriterionRow(
     title="the machines are what was ordered, and healthy",
-    how="hardware and software match the order and each other; ulimits, disk space, clocks, DNS, "
-    "ports and shared storage are fit for jobs; each GPU computes correctly and at full speed",
+    how="nodes match the order and each other in hardware and software; ulimits, disk space, clocks, "
+    "DNS, ports and shared storage are fit for jobs; each GPU computes correctly and at full speed",
     where="one worker on each node, and one for each GPU",
     needs=(
         "permission of workers to read NVML, but not root",

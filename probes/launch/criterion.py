@@ -115,7 +115,7 @@ NODES_OF_RANK_0 = default_check(
 )
 TIME_TO_ERROR = default_check(
     "time_to_error", "s", "a user should learn within five minutes that the job failed", high=300,
-    no_control="the test plants the error itself; it does not plant a late one", failing="a user learns only after {value} that the job failed ({subject})",
+    no_control="the test plants an error that comes early, and no self-test plants a late error", failing="a user learns only after {value} that the job failed ({subject})",
 )
 
 MISSING_VARIABLE = ControlRow("missing variable", WRONG_RANKS, EXIT_CODE, RANKS, TIME_TO_FIRST_STEP)
@@ -197,8 +197,8 @@ PROBES = (
 
 CRITERION = CriterionRow(
     title="a user can launch without help",
-    how="seatrial types the commands of your user guide, or of its own, in an empty home folder; the "
-    "job must run correctly, on the agreed network, and a failing job must say why",
+    how="seatrial types the commands of your user guide, or of seatrial's own, in an empty home "
+    "folder; the job must run correctly, on the agreed network; a failing job must say why",
     where="a shell on the host that runs seatrial, and one rank for each GPU",
     needs=("Ray's dashboard, to which the job is submitted",),
     headlines={TIME_TO_FIRST_STEP: "the guide leads to training in {value}"},

@@ -21,7 +21,7 @@ OUTCOME = Check(
     failing="the run {value}",
 )
 ATTEMPTS = Check(
-    "attempts", "attempts", from_run="the injected faults: an attempt for each, and the one that finishes",
+    "attempts", "attempts", from_run="one attempt for each injected fault, and one that finishes",
     failing="the killed run needs {value}",
 )
 RESUMED_FROM = Check(

@@ -92,7 +92,7 @@ PROBES = (
 
 CRITERION = CriterionRow(
     title="scaling is close to linear",
-    how="a real FSDP job timed on a rising number of nodes; each lost percent is assigned "
+    how="a real FSDP job is timed on a rising number of nodes; each lost percent is assigned "
     "to a cause", where="one rank for each GPU, on 1, 2, 4, 8 ... nodes in turn",
     needs=("2 nodes", "a shared folder that all nodes see, from tier standard on"),
     headlines={

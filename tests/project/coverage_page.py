@@ -16,7 +16,7 @@ GROUPS = {"": "What a training job needs", "s": "What else users ask for"}  # pr
 COLUMNS = ("row", "feature", "state", "code", "tests", "not checked")
 HEAD = """# What is checked
 
-Users of a cluster rely on these features. Each row says where seatrial checks one, and how well.
+Users of a cluster rely on these features. Each row says where seatrial checks a feature, and how well.
 This page is generated from `tests/project/coverage.toml` (`make docs`).
 
 - *works*: it is checked, and a test fails if the check breaks.

@@ -34,29 +34,29 @@ UNPROVEN_IF = {
 }
 HEAD = """# Measures
 
-What each criterion measures. A limit that is not met makes its criterion FAIL. In {unproven} rows it is only UNPROVEN: the column
-*if it fails* says so. A measure without a value is UNPROVEN too.
+This page lists what each criterion measures. A value outside its limit makes the criterion FAIL. In {unproven} rows the criterion is
+only UNPROVEN: the column *if it fails* says so. A measure without a value is UNPROVEN too.
 
-See the limits of your contract: `seatrial contract check FILE --limits`. See one row of this page: `seatrial explain FABRIC.busbw`.
+For the limits of your contract, run `seatrial contract check FILE --limits`. For one row of this page: `seatrial explain FABRIC.busbw`.
 
-A *ratio* is shown in percent. In a contract, write it as a number: 10 % is `at_most = 0.10` with `unit = "ratio"`. `at_most = 10` is refused.
+A *ratio* is shown in percent. In a contract, write a ratio as a number: 10 % is `at_most = 0.10` with `unit = "ratio"`. `at_most = 10` is refused.
 
 The column *limit* says where a limit comes from ([how limits are derived](limits.md)):
 
 - *fixed*: it holds on every cluster. No contract may change it.
-- *default*: it holds unless the contract gives another.
-- *agreed*: the contract gives it. The column *because* then has one of two texts: the key of `[cluster]` that gives the limit
-  ([Limits](limits.md) says what holds if the key is missing), or `without a limit:` and what holds if the contract has none.
-  *only noted* means: the report shows the value, and nothing judges it.
+- *default*: it holds unless the contract gives another limit.
+- *agreed*: the contract gives it. The column *because* then names the key of `[cluster]` that gives the limit ([Limits](limits.md) says what
+  holds if the key is missing), or says after `without a limit:` what holds if the contract has no limit. *only noted* means that the
+  report shows the value, and that nothing judges it.
 - *from the run*: it follows from the run's own set-up. The column *because* says how.
 
-The column *if it fails* is what a report then says. `<value>` is the measured value. `<place>` is its node, link, rank or number
-of nodes. The unit *text* means that the value is one of some words. *number* is a value without a unit. *1/min* is a number per minute. *reordered*: NCCL
-added in another order, and all else is equal bit by bit. *busbw* is the bus
-bandwidth of nccl-tests. The [glossary](glossary.md) explains the other words.
+The column *if it fails* has the words of a report for a bad value. `<value>` is the measured value. `<place>` is the node, link or
+rank of that value, or a number of nodes. The unit *text* means that the value is one of some words. *number* is a value without a
+unit. *1/min* is a number per minute. *reordered* means that NCCL added in a different order, and that all else is equal bit by bit.
+*busbw* is the bus bandwidth of nccl-tests. The [glossary](glossary.md) explains the other words.
 
 The column *self-test* names the faults (controls) that a probe plants on your cluster, and that this measure must find. Below
-each table, a line says what each fault is. *none* means: no planted fault makes this measure fail. The reason follows.
+each table, a list says what each fault is. *none* means that no planted fault makes this measure fail. The reason follows.
 """
 
 

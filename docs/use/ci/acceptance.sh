@@ -2,7 +2,7 @@
 # Gates a cluster from cron, and keeps the runs. The crontab line for each Sunday at 3:00 is
 #   0 3 * * 0  /srv/acceptance/acceptance.sh >> /srv/acceptance/cron.log 2>&1
 # The folder of this script holds cluster.toml, and wheels/ with the wheel that you built: no public
-# index has seatrial. Each run is compared with the newest sound one.
+# index has seatrial. Each run is compared with the newest complete run before it.
 cd "$(dirname "$0")" || exit 4
 export RAY_API_SERVER_ADDRESS="${RAY_API_SERVER_ADDRESS:-http://head:8265}"
 test -x .venv/bin/seatrial ||
