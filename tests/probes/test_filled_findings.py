@@ -156,13 +156,14 @@ CASES: list[
     ),
     (
         finding("SCALE-LINK", "links", ["node9"]),
-        "Repair the links of node9",
+        "Find which links slow the collectives, and repair them",
         'node9$ ethtool -S INTERFACE | grep -iE "err|drop|discard|crc"',
-        "Collectives take no longer in training than without it.",
+        "Links are as fast as agreed, and collectives take no longer in training than without "
+        "training.",
     ),
     (
         finding("SCALE-THROTTLING", "hot", ["node3"]),
-        "Check cooling, clocks and links of node3",
+        "Find why steps became slower during the run: check cooling, clocks and links",
         "node3$ nvidia-smi -q -d PERFORMANCE",
         "The last minutes of a run are as fast as the first.",
     ),
