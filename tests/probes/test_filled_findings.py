@@ -35,7 +35,7 @@ CASES: list[
 ] = [  # finding, order, second line: place$ command, mended
     (
         finding("FAB-SLOW-LINK", "slow", ["node3"]),
-        "Repair the fabric link of node3 (10.77.0.4, fab0)",
+        "Repair the slow fabric link of node3 (fab0)",
         'node3$ ethtool -S fab0 | grep -iE "err|drop|discard|crc"',
         "The links of node3 are as fast as those of the other nodes.",
     ),
@@ -47,7 +47,8 @@ CASES: list[
     ),
     (
         finding("FAB-LINK-FLAPS", "flaps", ["node3"], names=name_port("eth0")),
-        "Replace the cable of eth0 on node3",
+        "Find why the link of eth0 on node3 went down or up: "
+        "cable, transceiver, card or switch port",
         "node3$ ethtool -m eth0",
         "eth0 of node3 keeps its carrier during a whole run.",
     ),
