@@ -141,7 +141,7 @@ CASES: list[
         finding("INIT-HANG", "hang", ["rank 3 on node2"]),
         "Find why the ranks that are behind have stopped",
         "node2$ nvidia-smi",
-        "All ranks complete init.",
+        "All ranks complete init and each collective.",
     ),
     (
         finding("GANG-NOT-REMOVED", "stays", ["job A"], names={"job": "A"}),
