@@ -35,7 +35,7 @@ CASES: list[
 ] = [  # finding, order, second line: place$ command, mended
     (
         finding("FAB-SLOW-LINK", "slow", ["node3"]),
-        "Repair the fabric link of node3 (10.77.0.4, fab0)",
+        "Repair the slow fabric link of node3 (fab0)",
         'node3$ ethtool -S fab0 | grep -iE "err|drop|discard|crc"',
         "The links of node3 are as fast as those of the other nodes.",
     ),
@@ -47,7 +47,8 @@ CASES: list[
     ),
     (
         finding("FAB-LINK-FLAPS", "flaps", ["node3"], names=name_port("eth0")),
-        "Replace the cable of eth0 on node3",
+        "Find why the link of eth0 on node3 went down or up: "
+        "cable, transceiver, card or switch port",
         "node3$ ethtool -m eth0",
         "eth0 of node3 keeps its carrier during a whole run.",
     ),
@@ -140,7 +141,7 @@ CASES: list[
         finding("INIT-HANG", "hang", ["rank 3 on node2"]),
         "Find why the ranks that are behind have stopped",
         "node2$ nvidia-smi",
-        "All ranks complete init.",
+        "All ranks complete init and each collective.",
     ),
     (
         finding("GANG-NOT-REMOVED", "stays", ["job A"], names={"job": "A"}),
@@ -156,13 +157,14 @@ CASES: list[
     ),
     (
         finding("SCALE-LINK", "links", ["node9"]),
-        "Repair the links of node9",
+        "Find which links slow the collectives, and repair them",
         'node9$ ethtool -S INTERFACE | grep -iE "err|drop|discard|crc"',
-        "Collectives take no longer in training than without it.",
+        "Links are as fast as agreed, and collectives take no longer in training than without "
+        "training.",
     ),
     (
         finding("SCALE-THROTTLING", "hot", ["node3"]),
-        "Check cooling, clocks and links of node3",
+        "Find why steps became slower during the run: check cooling, clocks and links",
         "node3$ nvidia-smi -q -d PERFORMANCE",
         "The last minutes of a run are as fast as the first.",
     ),

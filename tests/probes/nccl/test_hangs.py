@@ -88,7 +88,7 @@ def test_a_file_for_each_rank_shows_a_hang_at_any_stage(
     assert codes(found) == {"INIT-HANG"}
     text = found.text(1000)
     assert "in a file for each" not in text
-    assert "at an earlier step than the others" not in text
+    assert "at an earlier step than the other ranks" not in text
 
 
 def test_two_files_of_two_ranks_are_enough_to_show_a_hang(tmp_path: Path) -> None:

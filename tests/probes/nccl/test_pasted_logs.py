@@ -167,7 +167,7 @@ def test_no_rank_is_missed_where_one_has_heard_of_all(tmp_path: Path, line: str)
 def test_who_left_the_others_is_what_to_look_at(tmp_path: Path) -> None:
     (named,) = told(tmp_path, OF_TORCH["a rank that left"].text).findings
     assert named.suspects == ["rank 7"]
-    assert "did not call the collective in which the others wait" in named.remedy
+    assert "did not call the collective in which the other ranks wait" in named.remedy
     (plain,) = told(tmp_path, OF_TORCH["a store that went"].text).findings
     assert "did not call the collective" not in plain.remedy
 

@@ -34,7 +34,7 @@ CAUSED = {
         info(*BEGIN) + warn("graph/topo.cc:70 Could not find NET with id 0") + FAILED,
         {"NCCL-ERROR"},
         "the file of another machine",
-        "NCCL cannot use the topology of the machine",
+        "NCCL cannot use the topology that it read",
     ),
     "a dump of libmlx5": Case(
         DUMP.format("00008813"),

@@ -74,7 +74,7 @@ FAILED_CALLS = {
         warn(f"misc/cudawrap.cc:182 Cuda failure {DRIVER}"),
         {"NCCL-ERROR"},
         "no card is at fault",
-        "the driver is older than this CUDA needs",
+        "the NVIDIA driver is older than this version of CUDA needs",
     ),
     "an old driver, by nccl-tests": Case(
         f" Test CUDA failure common.cu:1045 {DRIVER}\n",
@@ -302,7 +302,7 @@ FAILED_CALLS = {
         + warn("misc/shmutils.cc:114 Error while creating shared memory segment /dev/shm/nccl-Nz"),
         {"INIT-SHM"},
         "no line says that room is missing",
-        "more room in /dev/shm does not help",
+        "More room in /dev/shm does not help",
     ),
     "shared memory that CUDA refuses has one finding": Case(
         warn("misc/shmutils.cc:103 Cuda failure 'invalid argument'")
