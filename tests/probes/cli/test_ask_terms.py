@@ -76,7 +76,7 @@ def test_sockets_are_asked_for_another_interface(tmp_path: Path) -> None:
         (["no name", "atlas"], "expected at most 60 characters of"),
         (
             ["atlas", "quick"],
-            "tier quick does not measure all that contract h100-ndr400 limits: choose",
+            "contract h100-ndr400 has limits that tier quick does not measure: choose",
         ),
         (["atlas", "fast"], "expected one of quick, standard, soak"),
         (["atlas", "", "many"], "expected a whole number, found 'many'"),
@@ -282,10 +282,10 @@ def test_a_script_agrees_other_limits_with_their_reason(tmp_path: Path) -> None:
     ("words", "says"),
     [
         ([], "no answer to `Which hardware?`, and no terminal to ask: give --template NAME, or"),
-        (["--yes"], "--yes: 3 answers have no proposal. Add --template NAME --set name=... --set "
-         "nodes=..."),
-        (["--template", "h100-ndr400", "--yes"], "no proposal. Add --set name=... --set nodes=..."),
-        (["--template", "h100-ndr400", "--set", "name=a", "-y"], "--yes: 1 answer has no proposal"),
+        (["--yes"], "--yes: 3 questions have no proposed answer. Add --template NAME --set "
+         "name=... --set nodes=..."),
+        (["--template", "h100-ndr400", "--yes"], "no proposed answer. Add --set name=... --set nodes=..."),
+        (["--template", "h100-ndr400", "--set", "name=a", "-y"], "1 question has no proposed answer"),
         (["--template", "other", "--set", "name=a", "-y", "--set", "fabric=rdma"],
          "Add --set nodes=... --set gpus_per_node=... --set gpu_model=... --set rails=... --set "
          "line_rate_gbps=..."),

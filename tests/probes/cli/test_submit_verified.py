@@ -68,7 +68,7 @@ def test_attached_to_an_accepted_run_without_its_contract_nothing_is_proven(
     monkeypatch.setattr(BringBack, "remove", lambda self: removed.append("x"))
     code, said = submitted("--rehearsal", attach=True)
     assert (code, removed) == (20, [])
-    assert "no contract was given here to compare it with. Repeat --attach with the" in said
+    assert "no contract was given here to compare the run with. Repeat --attach with the" in said
     Path("seatrial.toml").write_bytes(load("lab").text)  # as `seatrial run` in this folder
     code, said = submitted(attach=True)
     assert (code, removed) == (0, ["x"]), said

@@ -123,7 +123,7 @@ def test_doubts_of_another_version_count_what_differs(run: Path) -> None:
     write_anew(run, written_by_another_version, loosen_limit)
     (doubt,) = read_summary(run).integrity.doubts
     assert doubt.startswith("another build of seatrial (0.0.9 @ ")
-    assert "wrote this run. By the rules of this build, busbw on cluster" in doubt
+    assert "wrote this run. By the rules of the build in use here, busbw on cluster" in doubt
     assert " more" not in doubt
     write_anew(run, put_value("run_owes", "owed", []))
     (doubt,) = read_summary(run).integrity.doubts
