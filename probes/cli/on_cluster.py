@@ -231,11 +231,7 @@ def cleanup(
         click.echo(one_line(f"not searched: {text}"))
     left = len(found) - len(old) + (len(errors) if remove else len(old))
     if not found:
-        click.echo(
-            "nothing was found in the other places"
-            if unknown
-            else "nothing is left of earlier runs"
-        )
+        click.echo("nothing was found elsewhere" if unknown else "nothing is left of earlier runs")
     elif remove:
         click.echo(f"{len(found) - left} removed, {left} still there")
     else:

@@ -164,9 +164,7 @@ def load_scaling_run(run_folder: Path) -> tuple[ProbeResult, Ladder]:
     if not ladders:
         failed = [f.statement for item in results for f in item.findings if f.code in INVALID_CODES]
         message = "; ".join([f"{run_folder} has no efficiency of SCALING", *failed])
-        raise cli.UsageError(
-            one_line(f"{message}. Give a run in which SCALING measured the efficiency")
-        )
+        raise cli.UsageError(one_line(f"{message}. Give a run that measured the efficiency"))
     result, file = ladders[-1]
     return result, _read_ladder(file)
 

@@ -251,9 +251,7 @@ class RunSession:
         from_folder = f"  ({DEFAULT_CONTRACT} of this folder)"
         remark = from_folder if self.contract_arg == DEFAULT_CONTRACT else ""
         if not self.contract.agreed:
-            remark = (
-                "  (no contract was agreed: limits are derived, and the run cannot be accepted)"
-            )
+            remark = "  (no contract: limits are derived, and the run cannot be accepted)"
         lines = [
             f"contract  {self.contract.name} @ {self.contract.sha256[:8] or 'derived'}{remark}",
             f"run       {self.store.path}  tier {self.tier}",

@@ -129,7 +129,7 @@ def test_a_needed_answer_cannot_stay_open(tmp_path: Path) -> None:
 def test_rdma_is_no_interface(word: str, tmp_path: Path) -> None:
     answers = ["atlas", "", "2", "8", "NVIDIA L40S", "", "", "", word, "rdma", "8", "400"]
     done = asked(tmp_path / "my.toml", [*answers, *[""] * 5], "--template", "other")
-    assert f'or only "rdma" for InfiniBand, RoCE and EFA, found {word!r}' in done.output
+    assert f'or "rdma" alone for InfiniBand, RoCE and EFA, found {word!r}' in done.output
     contract = load(str(tmp_path / "my.toml"))
     assert (contract.cluster.fabric, contract.cluster.rails) == ("rdma", 8)
 
@@ -284,8 +284,8 @@ def test_a_script_agrees_other_limits_with_their_reason(tmp_path: Path) -> None:
         ([], "no answer to `Which hardware?`, and no terminal to ask: give --template NAME, or"),
         (["--yes"], "--yes: 3 questions have no proposed answer. Add --template NAME --set "
          "name=... --set nodes=..."),
-        (["--template", "h100-ndr400", "--yes"], "no proposed answer. Add --set name=... --set nodes=..."),
-        (["--template", "h100-ndr400", "--set", "name=a", "-y"], "1 question has no proposed answer"),
+        (["--template", "h100-ndr400", "--yes"], "answer. Add --set name=... --set nodes=..."),
+        (["--template", "h100-ndr400", "--set", "name=a", "-y"], "1 question has no proposed"),
         (["--template", "other", "--set", "name=a", "-y", "--set", "fabric=rdma"],
          "Add --set nodes=... --set gpus_per_node=... --set gpu_model=... --set rails=... --set "
          "line_rate_gbps=..."),

@@ -165,7 +165,7 @@ def test_what_was_not_searched_is_not_called_empty(
     monkeypatch.setitem(globals(), "UNKNOWN", ["node3 does not answer"])
     code, lines = run()
     assert code == 20
-    assert lines == ["not searched: node3 does not answer", "nothing was found in the other places"]
+    assert lines == ["not searched: node3 does not answer", "nothing was found elsewhere"]
 
 
 def test_the_claim_of_a_job_that_is_no_trial_can_be_ended(
