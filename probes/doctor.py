@@ -131,7 +131,7 @@ DASHBOARD_SECONDS = 5
 
 
 def ask_cluster(cluster: Cluster, terms: ClusterTerms) -> Iterator[Answer]:
-    """Answer each question; one short task runs on each node, and takes no accelerator."""
+    """Answer each question; short tasks run on each node, and take no accelerator."""
     yield ask_nodes(cluster, terms)
     yield ask_silence(cluster)
     yield ask_software(cluster)

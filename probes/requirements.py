@@ -116,7 +116,7 @@ def shortcoming(need: Need, read_version: Callable[[str], str] = metadata.versio
         others = ", ".join(map(_text, need.broken))
         return (
             f"{need.feature}: {need.package} is {found}, where {need.why_broken}. "
-            f"Expected: any but {others}."
+            f"Expected: any release except {others}."
         )
     return ""
 

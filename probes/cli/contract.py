@@ -101,7 +101,7 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     if others := _other_terms(terms):
         yield "terms", others
     for waiver in loaded.waivers:
-        yield "waiver", f"{waiver.id}: {waiver.criterion} until {waiver.until}, {waiver.name}"
+        yield "waiver", f"{waiver.id}: {waiver.criterion} until {waiver.until}, by {waiver.name}"
     for name, percent in loaded.baseline.items():
         yield "baseline", f"{name}: at most {percent:g} % worse than in the baseline run"
     open_ones = [

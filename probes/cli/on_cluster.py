@@ -37,8 +37,8 @@ def reach(host: str, dashboard: int, client: int, gcs: int, agent: int) -> None:
     """Check which ports of Ray on HOST accept commands from this machine.
 
     Run this command on a machine that must not be able to run jobs on HOST.  It sends requests
-    without a token, and starts nothing.  Exit code 0: no port accepts commands; 1: a port does;
-    20: an answer is unclear.  Other ports of Ray are not tried.
+    without a token or with a wrong one, and starts nothing.  Exit code 0: no port accepts commands;
+    1: a port does; 20: an answer is unclear.  Other ports of Ray are not tried.
     """
     from probes.cluster import endpoints as ask
     from probes.cluster.endpoints import Endpoint, join_address
@@ -79,9 +79,10 @@ LABEL = 14  # columns of a question
 def doctor(**values: str | None) -> None:
     """Show in seconds what a run would not prove here, and why.
 
-    The command looks at this machine, joins the cluster, and runs one short task on each node. No
-    task uses an accelerator.  Exit code 0: nothing was found that would prevent an accepted run;
-    20: a criterion would be UNPROVEN, or fail, or no contract is given.
+    The command looks at this machine, joins the cluster, runs short tasks on each node, and tests
+    the shared folder with small files. No task uses an accelerator.  Exit code 0: nothing was found
+    that would prevent an accepted run; 20: a criterion would be UNPROVEN, or fail, or no contract
+    is given.
     """
     answers: list[Answer] = []
     settings = read_given(values)
@@ -192,10 +193,11 @@ def cleanup(
     A run removes what it made, also when it is killed. Something stays if the clean-up failed, or
     if the process that cleans up was killed too, for example by a reboot. This command looks into
     /tmp of each node, and into the shared folder that the contract names. While another run uses
-    the cluster, nothing is removed. Files that changed within the last hour are kept (--idle). A
-    run of `seatrial submit` is kept for a week, so that --attach can still copy that run. A job
-    that only looks like seatrial's may belong to another user: such a job is stopped only if --job
-    names it. Exit code 0: nothing is left; 20: something is left, or not all was searched.
+    the cluster, this command ends with an error. Files that changed within the last hour are kept
+    (--idle). A run of `seatrial submit` is kept for a week, so that --attach can still copy that
+    run. A job that only looks like seatrial's may belong to another user: such a job is stopped
+    only if --job names it. Exit code 0: nothing is left; 20: something is left, or not all was
+    searched.
 
     A run locks its cluster, so that no second run begins there. The lock is in Ray's own store,
     which each user of the cluster can write. If the lock belongs to a job that is not a run of

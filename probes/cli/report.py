@@ -261,8 +261,8 @@ def _print_csv(text: str, notes: Iterable[str]) -> None:
 
 WIDTH = 80  # columns of the narrowest usual terminal
 MEANS = {
-    "blocks": "no acceptance until it is fixed",
-    "degrades": "works, but slower or less reliably",
+    "blocks": "no acceptance until the fault is fixed",
+    "degrades": "jobs run, but slower or less reliably",
     "notes": "information",
 }
 

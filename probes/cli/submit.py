@@ -125,10 +125,11 @@ def submit(
 ) -> None:
     """Run the suite on a cluster through Ray's Jobs API, and bring the run folder back.
 
-    This machine needs neither Ray nor torch, only the Python package click. seatrial sends itself
-    and the contract to the cluster. Packages that the head lacks are installed for this run only,
-    from the internet or from --wheels. Ray and torch are never installed or changed. The exit code
-    is that of the run; 20 if it was detached. Ctrl-C asks whether to stop the run or to detach.
+    This machine needs neither Ray nor torch, only the Python package click (with Python 3.10 also
+    tomli). seatrial sends itself and the contract to the cluster. Packages that the head lacks are
+    installed for this run only, from the internet or from --wheels. Ray and torch are never
+    installed or changed. The exit code is that of the run; 20 if the run was detached, or the
+    connection was lost. Ctrl-C asks whether to stop the run or to detach.
     """
     if not address and os.environ.get("RAY_ADDRESS", "").startswith(DASHBOARD):
         address = os.environ["RAY_ADDRESS"]  # as Ray's own `ray job submit`
@@ -353,7 +354,7 @@ class _Session:
             _say(f"run folder {target}")
             return target
         except NoRun:
-            _say("no run to copy on the cluster: it was copied before, was removed, or never began")
+            _say("no run to copy on the cluster: it was copied, was removed, or never began")
             return None
 
     def _code(self, state: SubmissionState, folder: Path | None) -> int:

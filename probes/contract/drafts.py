@@ -291,7 +291,7 @@ def _gpu_lines(nodes: list[Facts]) -> Iterator[Line]:
     gpus = [(_text(fact.get("name")), _list(fact.get("gpus"))) for fact in nodes]
     count = max(len(found) for _, found in gpus)
     fewer = ", ".join(f"{len(found)} on {name}" for name, found in gpus if len(found) < count)
-    yield "gpus_per_node", count or None, f"of the node with most GPUs; {fewer}" if fewer else ""
+    yield "gpus_per_node", count or None, f"as on the node with most GPUs; {fewer}" if fewer else ""
     known = [gpu for _, found in gpus for gpu in found if isinstance(gpu, Mapping)]
     models = Counter(_text(gpu["name"]) for gpu in known if gpu.get("name")).most_common()
     others = ", ".join(name for name, _ in models[1:])

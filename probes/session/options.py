@@ -73,7 +73,7 @@ OPTIONS = (
     RunOption(
         "--nonce",
         "TEXT",
-        "text that the customer chooses before the run: this text proves that the run is not older",
+        "text that the customer chooses before the run: a run with this text was made afterwards",
     ),
 )
 BY_KEY = {option.key: option for option in OPTIONS}
