@@ -290,7 +290,7 @@ def test_a_script_agrees_other_limits_with_their_reason(tmp_path: Path) -> None:
          "Add --set nodes=... --set gpus_per_node=... --set gpu_model=... --set rails=... --set "
          "line_rate_gbps=..."),
         (["--template", "h100-ndr400", "--set", "name=a", "-y", "--set", "nodes=8", "--set",
-          "rails=4"], "--set rails: the limits of h100-ndr400 are for rails = 8 alone. For other "
+          "rails=4"], "--set rails: the limits of h100-ndr400 hold only for rails = 8. For other "
          "hardware, use another template, or --template other"),
         (["--template", "h100-ndr400", "--set", "name=a"], "to ask: give --set tier=..., or"),
         (["--set", "name"], "--set: expected KEY=ANSWER, each KEY once, found 'name'"),

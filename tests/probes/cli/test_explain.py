@@ -119,7 +119,7 @@ def test_a_measure_is_explained(name: str) -> None:
     for part in (f"{name}: ", f"limit {limit}", f"because {because}", "self-test "):
         assert joined(part) in joined(told.output)
     doubts = CRITERIA[id].only_doubts(CRITERIA[id].measures[measure])
-    assert ("not met: UNPROVEN, not FAIL" in joined(told.output)) is doubts
+    assert ("the limit is UNPROVEN, not FAIL" in joined(told.output)) is doubts
     assert joined(told.output) in joined(explain(measure).output)
 
 

@@ -185,7 +185,7 @@ def test_an_interrupt_without_a_terminal_stops_the_run(monkeypatch: pytest.Monke
     code, said, asked = interrupted(monkeypatch, terminal=None)
     assert code == 2
     assert f"POST /api/jobs/{ID}/stop" in asked
-    assert "stopping the run: it cleans up" in said
+    assert "stopping the run: it still removes" in said
     assert "run folder" in said
 
 
