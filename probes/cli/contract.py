@@ -37,7 +37,7 @@ def contract() -> None:
 @click.argument("file")
 @click.option("--limits", "show_limits", is_flag=True, help="Show the limit of each measure.")
 def check(file: str, show_limits: bool) -> None:
-    """Check that FILE is a valid contract, and show its terms. FILE may be a contract's name."""
+    """Check that FILE (or the shipped contract of this name) is valid, and show its terms."""
     from probes.check.owed import judged_names
     from probes.contract.contract import load
     from probes.launch.guide import GuideError, list_typed
@@ -351,8 +351,9 @@ class Interview:
         lacking = [key for key in keys if key not in self.answers] if self.keep else []
         if lacking:
             what, have = quantity(len(lacking), "questions"), "has" if len(lacking) == 1 else "have"
-            options = " ".join(map(_option, lacking))
-            raise UsageError(f"--yes: {what} {have} no proposed answer. Add {options}")
+            raise UsageError(
+                f"--yes: {what} {have} no proposed answer. Add {' '.join(map(_option, lacking))}"
+            )
 
     def check_all_used(self, template: str, hardware: Mapping[str, Any]) -> None:
         """Raise UsageError for an answer to a question that is not asked.

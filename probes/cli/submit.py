@@ -284,8 +284,8 @@ class _Session:
         try:  # only now: an interrupt up to here leaves the run on the cluster
             copy.remove()
         except KeyboardInterrupt:
-            why = "interrupted before the run was removed from the cluster"
-            _say(f"{why}. The first submission after a week removes this run")
+            left = "interrupted before the run was removed from the cluster"
+            _say(f"{left}. The first submission after a week removes this run")
         return code
 
     def _until_ended(self) -> SubmissionState:
