@@ -111,8 +111,8 @@ def ask_user(terms: ClusterTerms, why_not: str) -> Answer:
     if not why_not or terms.launch.user == "own":
         return Answer("user", found)
     do = (
-        "Run seatrial as root with the right to become another user, installed where each user can "
-        'read it. Or set user = "own" in the contract\'s [launch]'
+        "Run seatrial as root with the right to become another user, from an installation that "
+        'each user can read. Or set user = "own" in the contract\'s [launch]'
     )
     return Answer("user", found, UNPROVEN, ("LAUNCH",), do)
 
@@ -131,7 +131,7 @@ DASHBOARD_SECONDS = 5
 
 
 def ask_cluster(cluster: Cluster, terms: ClusterTerms) -> Iterator[Answer]:
-    """Answer each question; one short task runs on each node, and takes no accelerator."""
+    """Answer each question; short tasks run on each node, and take no accelerator."""
     yield ask_nodes(cluster, terms)
     yield ask_silence(cluster)
     yield ask_software(cluster)
@@ -162,14 +162,14 @@ def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
         return Answer("nodes", f"{found}; {terms.nodes} were ordered", FAIL, ("HOSTS",), do)
     if terms.gpus_per_node is not None and short:
         text = f"{found}; {terms.gpus_per_node} per node were ordered, but {join_names(short)}"
-        do = "Check `nvidia-smi -L` there, or correct `gpus_per_node` in the contract"
+        do = "Check `nvidia-smi -L` on these nodes, or correct `gpus_per_node` in the contract"
         return Answer("nodes", text, FAIL, ("HOSTS",), do)
     if count < 2:
         lacking = tuple(
             id for id, row in CRITERIA.items() if count < row.least_nodes or size < row.least_gpus
         )
         return Answer(
-            "nodes", f"{found}: too few to compare", UNPROVEN, lacking, "Add a node to Ray"
+            "nodes", f"{found}: too few to compare", UNPROVEN, lacking, "Add a node to the cluster"
         )
     return Answer("nodes", found)
 
@@ -184,7 +184,7 @@ def ask_silence(cluster: Cluster) -> Answer:
     ]
     if not silent:
         return Answer("tasks", "each node runs a task of Ray")
-    do = "Read the log of the raylet there (/tmp/ray/session_latest/logs/raylet.out)"
+    do = "Read the log of the raylet on each such node (/tmp/ray/session_latest/logs/raylet.out)"
     return Answer("tasks", f"no task of Ray runs on {join_names(silent)}", FAIL, run_order(), do)
 
 
@@ -204,14 +204,14 @@ def ask_accelerators(cluster: Cluster) -> Answer:
     if not busy:
         return Answer("room", f"all free: {quantity(cluster.size, unit)}")
     held = cluster.describe_holders() or f"not free: {quantity(busy, unit)}"
-    do = "Start the run with --wait-for-room 30m: it then waits until they are free"
+    do = "Start the run with --wait-for-room 30m, so that it waits until they are free"
     return Answer("room", held, UNPROVEN, tuple(id for id in run_order() if id != "HOSTS"), do)
 
 
 def ask_dashboard(cluster: Cluster) -> Answer:
     """Tell whether the dashboard takes jobs, by a question that starts none."""
     if not (address := cluster.dashboard):
-        do = "On the head: `pip install 'ray[default]'`, then restart Ray with --dashboard-host"
+        do = "Run `pip install 'ray[default]'` on the head, then restart Ray with --dashboard-host"
         return Answer("dashboard", "the cluster has no dashboard", UNPROVEN, ("LAUNCH",), do)
     try:
         request_dashboard(address, "/api/version", seconds=DASHBOARD_SECONDS)
@@ -222,7 +222,7 @@ def ask_dashboard(cluster: Cluster) -> Answer:
         do = "Set RAY_AUTH_TOKEN_PATH to the file of the cluster's token"
     except (OSError, ValueError, http.client.HTTPException) as error:
         found = f"{address} does not answer: {error}"
-        do = f"Start the head with --dashboard-host=ADDRESS, and open its port to {OWN_HOST}"
+        do = f"Start Ray with --dashboard-host=ADDRESS, and open the dashboard's port to {OWN_HOST}"
     return Answer("dashboard", found, UNPROVEN, ("LAUNCH",), do)
 
 
@@ -231,7 +231,7 @@ def ask_nvml(cluster: Cluster) -> Answer:
     return _by_node(
         "NVML", cluster, lambda fact: (fact["nvml"]["error"] or {}).get("text", ""),
         "each node answers", ("HOSTS", "GANG"),
-        "Check that `nvidia-smi` works there, as the user and in the container of Ray",
+        "Check that `nvidia-smi` works on each such node, as the user and in the container of Ray",
     )  # fmt: skip
 
 
@@ -276,7 +276,7 @@ def ask_shared(cluster: Cluster, terms: ClusterTerms) -> Answer:
         return Answer("shared folder", f"all nodes share {folder}")
     if not terms.shared:
         do = "Set `shared` in the contract, or start seatrial in a folder that all nodes share"
-        found = f"the contract names none, so checkpoints go into {folder}: {cause}"
+        found = f"no `shared` in the contract, so checkpoints go into {folder}: {cause}"
         return Answer("shared folder", found, UNPROVEN, ("RESTART",), do)
     state = FAIL if blind else UNPROVEN
     keepers = tuple(id for id in run_order() if CRITERIA[id].keeps_in_shared)

@@ -64,7 +64,7 @@ def _remove_abandoned(path: Path) -> str:
         return ""
     held = take_folder(str(path))
     if held is None:
-        return "the process that made it still runs, or it is not seatrial's"
+        return "the process that made this folder still runs, or the folder is not seatrial's"
     try:
         return remove_path(path)
     finally:

@@ -52,9 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "criterion(id): the row of the acceptance table it proves")
     config.addinivalue_line("markers", "tier(name): runs only in this tier and longer tiers")
     config.addinivalue_line("markers", "last: runs after all other probes")
-    config.addinivalue_line("markers", "keeps_gang: may use the ranks that a probe before it left")
+    config.addinivalue_line("markers", "keeps_gang: can use ranks that an earlier probe kept")
     config.addinivalue_line("markers", "uses(module): runs only if the module is installed")
-    config.addinivalue_line("markers", "needs(feature): of torch or Ray, see requirements.py")
+    config.addinivalue_line("markers", "needs(feature): runs only if torch or Ray has it")
     read_twins(config, [option.name for option in OPTIONS])
     if not config.getoption("--cluster"):
         return
@@ -202,7 +202,7 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
     if run.was_cut_off:
         raise KeyboardInterrupt
     also = (
-        [f"loaded    {', '.join(loaded)}: can change results. `seatrial run` loads none"]
+        [f"loaded    {', '.join(loaded)}: these can change results. `seatrial run` loads none"]
         if loaded
         else []
     )

@@ -39,7 +39,7 @@ def lacking_sentence() -> str:
     if not (missing := list_missing(requires)):
         return ""
     vendors = any(line.startswith(("torch", "ray")) for line in missing)
-    hint = ", Ray and torch in the versions of the cluster" if vendors else ""
+    hint = ". Use the cluster's versions of Ray and torch" if vendors else ""
     return f"Python packages that {sys.executable} lacks: {', '.join(missing)}. Install them{hint}"
 
 
@@ -116,7 +116,7 @@ def shortcoming(need: Need, read_version: Callable[[str], str] = metadata.versio
         others = ", ".join(map(_text, need.broken))
         return (
             f"{need.feature}: {need.package} is {found}, where {need.why_broken}. "
-            f"Expected: any but {others}."
+            f"Expected: any release except {others}."
         )
     return ""
 

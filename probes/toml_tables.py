@@ -166,7 +166,7 @@ def _complaint(error: ValidationError, model: type[BaseModel], value: Any) -> st
 
 
 def _expected_text(complaint: Any) -> str:
-    return EXPECTED.get(complaint["type"], "another value").format(**complaint.get("ctx", {}))
+    return EXPECTED.get(complaint["type"], "a different value").format(**complaint.get("ctx", {}))
 
 
 def _key_path(loc: tuple[int | str, ...], value: Any) -> tuple[int | str, ...]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 EXIT_USAGE = 4
 WINDOWS = (
-    "seatrial needs Linux; this is Windows. Use it in WSL (wsl --install). "
+    "seatrial needs Linux; this is Windows. Use seatrial in WSL (wsl --install). "
     "Any browser can show report.html"
 )
 __all__ = ["read_comparison", "read_history", "read_run"]

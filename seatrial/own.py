@@ -27,13 +27,13 @@ def find_foreign() -> str:
         if found == ours and b"seatrial" in ours.read_bytes()[:200]:
             continue
         if found is None or not found.is_file():
-            return f"seatrial's package {name} is not at {ours}. {AGAIN}"
+            return f"seatrial's package {name} is missing at {ours}. {AGAIN}"
         owners = metadata.packages_distributions().get(name, [])
         others = sorted({one for one in owners if one != "seatrial"})
         remove = f"{sys.executable} -m pip uninstall {' '.join(others)}" if others else ""
         return (
-            f"the Python package {name} at {found} is not seatrial's: another project has the same "
-            f"name. Remove it{f' ({remove})' if remove else ' from the path of Python'}. {AGAIN}, "
+            f"the Python package {name} at {found} is not seatrial's, but of another project. "
+            f"Remove it{f' ({remove})' if remove else ' from the path of Python'}. {AGAIN}, "
             f"or use a separate environment: {sys.executable} -m venv FOLDER"
         )
     return ""

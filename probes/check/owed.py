@@ -115,7 +115,7 @@ def has_ip_fabric(fabric: str | None, facts: Sequence[Mapping[str, Any]]) -> boo
         return True
 
 
-GPUS_FREE = "all GPUs free. If a job uses some, tests wait up to 2 minutes and are then UNPROVEN"
+GPUS_FREE = "all GPUs free. If a job holds GPUs, tests wait up to 2 minutes and are then UNPROVEN"
 
 
 def find_test(probe: str) -> Probe:

@@ -87,7 +87,7 @@ def find_problems(row: CriterionRow, folder: Path) -> Iterator[str]:
     for control in row.planted:
         for check in control.fails:
             if check not in row.checks:
-                yield f"control {control!r} fails {check!r}, which is not a check of {row.id}"
+                yield f"control {control!r} names {check!r}, which is not a check of {row.id}"
         if not control.fails:
             yield f"control {control!r} names no check. Expected: those that it must make fail"
     for check in row.checks:

@@ -87,5 +87,5 @@ def newest_run() -> Path:
     """Find the run below RUNS that was written to last.  Raises UsageError if there is none."""
     logs = {path: path.stat().st_mtime for path in RUNS.glob("*/events.jsonl")}
     if not logs:
-        raise UsageError(f"no run folder was given, and {RUNS}/ has none. Give the path of a run")
+        raise UsageError(f"no run folder was given, and {RUNS}/ has no run. Give the path of a run")
     return max(logs, key=lambda path: logs[path]).parent

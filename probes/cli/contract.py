@@ -37,7 +37,7 @@ def contract() -> None:
 @click.argument("file")
 @click.option("--limits", "show_limits", is_flag=True, help="Show the limit of each measure.")
 def check(file: str, show_limits: bool) -> None:
-    """Check that FILE (or a shipped contract's name) is a contract, and show what it asks for."""
+    """Check that FILE (or the shipped contract of this name) is valid, and show its terms."""
     from probes.check.owed import judged_names
     from probes.contract.contract import load
     from probes.launch.guide import GuideError, list_typed
@@ -101,7 +101,7 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     if others := _other_terms(terms):
         yield "terms", others
     for waiver in loaded.waivers:
-        yield "waiver", f"{waiver.id}: {waiver.criterion} until {waiver.until}, {waiver.name}"
+        yield "waiver", f"{waiver.id}: {waiver.criterion} until {waiver.until}, by {waiver.name}"
     for name, percent in loaded.baseline.items():
         yield "baseline", f"{name}: at most {percent:g} % worse than in the baseline run"
     open_ones = [
@@ -155,9 +155,9 @@ def _without_limit(measure: Check, is_judged: bool) -> str:
     if not is_judged:
         return "not judged by this contract"
     if measure.derived_in_run:
-        return "derived from the GPU model, if it is known"
+        return "derived from the GPU model, if seatrial knows that model"
     where = "set by" if measure.ordered_by else "from the run:"
-    return f"{where} {measure.from_run}" if measure.from_run else "none, so it is UNPROVEN"
+    return f"{where} {measure.from_run}" if measure.from_run else "no limit: UNPROVEN"
 
 
 @command("List the contracts of seatrial.", "seatrial contract list", parent=contract, name="list")
@@ -206,7 +206,7 @@ def show(name: str) -> None:
 @click.option(
     "--template",
     metavar="NAME",
-    help="Start from this contract of `seatrial contract list`. `other`: start from none.",
+    help="Start from this contract of `seatrial contract list`. `other`: start from no contract.",
 )
 @click.option(
     *("--set", "given"),
@@ -216,7 +216,7 @@ def show(name: str) -> None:
     "May be repeated.",
 )
 @click.option(
-    "--yes", "-y", "keep", is_flag=True, help="Take the proposed answer for all other questions."
+    "--yes", "-y", "keep", is_flag=True, help="Take the proposed answer where --set gives none."
 )
 @click.argument("file", type=PATH, default="seatrial.toml")
 def new(
@@ -224,9 +224,9 @@ def new(
 ) -> None:
     """Write a contract to FILE (default: seatrial.toml), with the reason of each limit.
 
-    Without --from, the command asks what was ordered. Where there is no terminal, --set and --yes
-    answer. With --from, it writes the values that a run found: change them to what was ordered. A
-    file that exists is never overwritten.
+    Without --from, the command asks what was ordered. Where there is no terminal, answer with --set
+    and --yes. With --from, the command writes the values that a run found: change each value to
+    what was ordered. A file that exists is never overwritten.
     """
     from probes.contract.contract import parse
 
@@ -285,13 +285,13 @@ def _ask_user(template: str | None, interview: Interview) -> str:
     return ask_contract(template, interview)
 
 
-ABOUT_TIERS = "quick takes minutes; standard is for a handover; soak is longer, for rare faults"
+ABOUT_TIERS = "quick takes minutes; standard is for a handover; soak takes longest, for rare faults"
 OPEN = "-"  # the answer that leaves a question open
 NEEDED = "expected an answer: a contract needs this value"
 INTRODUCTION = f"""\
-Press Enter to accept the answer in [ ]. Type ? for help, or {OPEN} to skip.
+Press Enter to accept the answer in [ ]. Type ? for help, or {OPEN} to skip a question.
 What you skip is not judged in a run.
-Answer with what you ordered, not what you see. The run reports the difference.
+Answer with what you ordered, not with what the cluster has. A run reports each difference.
 """
 
 
@@ -350,9 +350,9 @@ class Interview:
         """Raise UsageError for questions without a proposal and without an answer."""
         lacking = [key for key in keys if key not in self.answers] if self.keep else []
         if lacking:
-            what, have = quantity(len(lacking), "answers"), "has" if len(lacking) == 1 else "have"
+            what, have = quantity(len(lacking), "questions"), "has" if len(lacking) == 1 else "have"
             raise UsageError(
-                f"--yes: {what} {have} no proposal. Add {' '.join(map(_option, lacking))}"
+                f"--yes: {what} {have} no proposed answer. Add {' '.join(map(_option, lacking))}"
             )
 
     def check_all_used(self, template: str, hardware: Mapping[str, Any]) -> None:
@@ -365,12 +365,12 @@ class Interview:
             return
         if other in hardware:
             raise UsageError(
-                f"--set {other}: the limits of {template} are for {other} = {hardware[other]} "
-                "alone. For other hardware, use another template, or --template other"
+                f"--set {other}: the limits of {template} hold only for {other} = "
+                f"{hardware[other]}. For other hardware, use another template, or --template other"
             )
         close = closest_name(other, self.keys)
         meant = f"; did you mean {close}?" if close else ""
-        raise UsageError(f"--set: expected some of {', '.join(self.keys)}, found {other!r}{meant}")
+        raise UsageError(f"--set: expected one of {', '.join(self.keys)}, found {other!r}{meant}")
 
 
 def ask_contract(template: str | None, interview: Interview) -> str:
@@ -429,7 +429,7 @@ def _ask_template(titles: Mapping[str, str], other: str, interview: Interview) -
     words = [*titles, other]
 
     check = partial(_check_word, words=words)
-    about = f"the limits and reasons of that contract are used. {other}: you give each limit"
+    about = f"limits and reasons come from the contract that you name. {other}: you give each limit"
     kept = "" if interview.keep else "h100-ndr400"  # nobody orders hardware by default
     return str(interview.ask("template", "Which hardware?", kept, True, about, check))
 
@@ -446,7 +446,7 @@ def _check_tier(name: str, template: str) -> Callable[[str], str]:
                 _check_text(fill_template(name, template, answer, {}))
         except ValueError:
             raise ValueError(
-                f"tier {answer} does not measure all that contract {template} limits: choose a "
+                f"contract {template} has limits that tier {answer} does not measure: choose a "
                 "longer tier"
             ) from None
         return answer

@@ -125,10 +125,10 @@ def nccl_log(files: tuple[Path, ...], as_json: bool, explained: bool, whole: boo
 
     FILES may be - for standard input. What is certain comes first, then the findings, then what
     the log cannot show and what to collect. A part of a log does not prove a hang. Give --whole
-    if the files are complete.
+    if FILES are the complete logs of all ranks.
 
-    Exit code 0: NCCL used RDMA, or a single host, and the log shows no problem; 1: something is
-    wrong; 20: the log is not enough to decide.
+    Exit code 0: NCCL used RDMA, or the job ran on one host, and the log shows no problem; 1: the
+    log shows a problem; 20: the log is not enough to decide.
     """
     import json
 

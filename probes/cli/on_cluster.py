@@ -36,9 +36,9 @@ CLOSED_WORDS = ("refused", "timed out", "DEADLINE_EXCEEDED", "UNAVAILABLE", "unr
 def reach(host: str, dashboard: int, client: int, gcs: int, agent: int) -> None:
     """Check which ports of Ray on HOST accept commands from this machine.
 
-    Run it on a machine that must not be able to run jobs there.  It sends requests without a token,
-    and starts nothing.  Exit code 0: no port accepts commands; 1: one does; 20: an answer is
-    unclear.  Other ports of Ray are not tried.
+    Run this command on a machine that must not be able to run jobs on HOST.  It sends requests
+    without a token or with a wrong one, and starts nothing.  Exit code 0: no port accepts commands;
+    1: a port does; 20: an answer is unclear.  Other ports of Ray are not tried.
     """
     from probes.cluster import endpoints as ask
     from probes.cluster.endpoints import Endpoint, join_address
@@ -79,9 +79,10 @@ LABEL = 14  # columns of a question
 def doctor(**values: str | None) -> None:
     """Show in seconds what a run would not prove here, and why.
 
-    It looks at this machine, joins the cluster, and runs one short task on each node. No task uses
-    an accelerator.  Exit code 0: it found nothing that would prevent an accepted run; 20: a
-    criterion would be UNPROVEN, or fail, or no contract is given.
+    The command looks at this machine, joins the cluster, runs short tasks on each node, and tests
+    the shared folder with small files. No task uses an accelerator.  Exit code 0: nothing was found
+    that would prevent an accepted run; 20: a criterion would be UNPROVEN, or fail, or no contract
+    is given.
     """
     answers: list[Answer] = []
     settings = read_given(values)
@@ -174,15 +175,15 @@ EXIT_LEFT = 20
 @click.option(
     "--unclaim",
     metavar="JOB",
-    help="First remove the lock that JOB has on the cluster. Use it only if JOB is not a run of "
-    "seatrial.",
+    help="First remove the lock that JOB has on the cluster. Use this option only if JOB is not a "
+    "run of seatrial.",
 )
 @click.option(
     "--job",
     "jobs",
     multiple=True,
     metavar="ID",
-    help="With --remove, also stop this job of the list. It may belong to another user.",
+    help="With --remove, also stop the listed job ID. This job may belong to another user.",
 )
 def cleanup(
     idle: str, remove: bool, unclaim: str | None, jobs: tuple[str, ...], **values: str | None
@@ -192,15 +193,16 @@ def cleanup(
     A run removes what it made, also when it is killed. Something stays if the clean-up failed, or
     if the process that cleans up was killed too, for example by a reboot. This command looks into
     /tmp of each node, and into the shared folder that the contract names. While another run uses
-    the cluster, it removes nothing. It keeps files that changed within the last hour (--idle). It
-    keeps a run of `seatrial submit` for a week, so that --attach can still copy that run. A job
-    that only looks like seatrial's may belong to another user: it is stopped only if --job names
-    it. Exit code 0: nothing is left; 20: something is left, or not all was searched.
+    the cluster, this command ends with an error. Files that changed within the last hour are kept
+    (--idle). A run of `seatrial submit` is kept for a week, so that --attach can still copy that
+    run. A job that only looks like seatrial's may belong to another user: such a job is stopped
+    only if --job names it. Exit code 0: nothing is left; 20: something is left, or not all was
+    searched.
 
     A run locks its cluster, so that no second run begins there. The lock is in Ray's own store,
     which each user of the cluster can write. If the lock belongs to a job that is not a run of
-    seatrial, remove it with --unclaim. Look at that job first: the error of the refused run names
-    its process and host.
+    seatrial, remove the lock with --unclaim. Look at that job first: the error of the refused run
+    names the process and the host of the job.
     """
     from probes.cluster.cluster import VersionMismatch, connect
     from probes.cluster.room import OtherTrial
@@ -209,7 +211,7 @@ def cleanup(
     from reports.run_folder.times import utc_time
 
     if jobs and not remove:
-        raise UsageError("--job names a job to stop: give --remove, too")
+        raise UsageError("--job stops a job only together with --remove: give both")
     with refuse_unjoined(VersionMismatch):
         idle_s, settings = read_time("--idle", idle), read_given(values)
         cluster = connect(settings.spec)
@@ -243,18 +245,18 @@ def _check_named(jobs: Sequence[str], found: Sequence[LeftOver]) -> None:
     """Check that the jobs to stop are listed.  Raises UsageError."""
     listed = {one.name for one in found if one.idle_s is None}
     if unknown := [job for job in jobs if job not in listed]:
-        do = "Run `seatrial cleanup` without --job to list them"
+        do = "Run `seatrial cleanup` without --job to list the jobs"
         raise UsageError(f"--job: expected a listed job, found {unknown[0]}. {do}")
 
 
 def _line(one: LeftOver, *, in_use: bool, why: str | None) -> str:
     """Describe what was found, and why it stays."""
-    state = "runs" if one.idle_s is None else f"unchanged for {_time(one.idle_s)}"
+    state = "still runs" if one.idle_s is None else f"unchanged for {_time(one.idle_s)}"
     if in_use and not one.is_sure:
-        state += ", kept: it only looks like seatrial's, and may belong to another user"
+        state += ", kept: this job only looks like seatrial's, and may belong to another user"
         state += f". Stop it with --remove --job {one.name}"
     elif in_use and one.kept_s:
-        state += ", kept for a week: `seatrial submit --attach` may still copy its run"
+        state += ", kept for a week: `seatrial submit --attach` may still copy this run"
     elif in_use:
         state += ", kept: it changed within the time of --idle (default: 1h)"
     state += f", not removed: {why}" if why else ""

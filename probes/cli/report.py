@@ -44,12 +44,12 @@ RUN_ARGUMENT = click.argument("run_folder", type=cli.PATH, required=False)
 def report(run_folder: Path | None, baseline: Path | None, share: bool, opened: bool) -> None:
     """Check that RUN_FOLDER is unchanged, show its result, write its page; needs no cluster.
 
-    Without RUN_FOLDER, it is the newest run in runs/. The exit code is that of the run.
+    Without RUN_FOLDER, the newest run in runs/ is used. The exit code is that of the run.
 
-    A run that has ended is never changed. A page that would differ, for example with a baseline,
-    goes to RUN_FOLDER-report. The copy of --share goes to RUN_FOLDER-shared. RUN_FOLDER may also
-    be a record.json alone. It cannot be verified, so it is never accepted: the best exit code is
-    20.
+    A run that has ended is never changed. If the new page differs from the run's own page, for
+    example with a baseline, the new page goes to RUN_FOLDER-report. The copy of --share goes to
+    RUN_FOLDER-shared. RUN_FOLDER may also be a record.json alone. A record.json cannot be
+    verified, so its run is never accepted: the best possible exit code is 20.
     """
     from probes.session.rejudge import read_summary, read_whole
     from reports.share.shared_copy import write_shared
@@ -68,7 +68,7 @@ def report(run_folder: Path | None, baseline: Path | None, share: bool, opened: 
         click.echo(summary.integrity.head_line)
     cli.print_lines(_signature_lines(run_folder))
     if opened and click.launch(str(page)):
-        raise cli.UsageError(f"no browser starts here: open {page} on another machine")
+        raise cli.UsageError(f"no browser starts here: copy {page} to a machine with a browser")
     sys.exit(EXIT_USAGE if before and before.integrity.problems else summary.exit_code)
 
 
@@ -83,7 +83,7 @@ def report(run_folder: Path | None, baseline: Path | None, share: bool, opened: 
 def show(run_folder: Path | None, width: int, plain: bool) -> None:
     """Check that RUN_FOLDER is unchanged, and print its result, worst first; writes nothing.
 
-    Without RUN_FOLDER, it is the newest run in runs/. The exit code is that of the run.
+    Without RUN_FOLDER, the newest run in runs/ is used. The exit code is that of the run.
     """
     from probes.session.rejudge import read_whole
 
@@ -132,7 +132,7 @@ def _write_renderings(
         target = _beside(run, "report")
         if target.is_symlink() or (target / SUMS).exists():
             found = "a link" if target.is_symlink() else "another run"
-            raise cli.UsageError(f"the page cannot go to {target}: that is {found}. Rename it")
+            raise cli.UsageError(f"the page cannot go to {target}: that path is {found}. Rename it")
         target.mkdir(mode=0o700, exist_ok=True)
         texts = render_all(run, summary, baseline, f"../{run.resolve().name}")
     write_all(target, texts)
@@ -188,7 +188,7 @@ LEAST_WIDTH = 80  # columns: two runs and their change do not fit less
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, a row per measure.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def compare(runs: tuple[Path, ...], width: int, every: bool, as_csv: bool, as_json: bool) -> None:
-    """Compare each RUN with the FIRST: show values that changed more than noise, and verdicts.
+    """Compare each RUN with the FIRST: show changed verdicts, and changes beyond noise.
 
     A run is a run folder or a record.json. Exit code 0: no new failure. 1: a run has new
     failures. 4: a run cannot be read, or was changed since it was written.
@@ -261,8 +261,8 @@ def _print_csv(text: str, notes: Iterable[str]) -> None:
 
 WIDTH = 80  # columns of the narrowest usual terminal
 MEANS = {
-    "blocks": "no acceptance until it is fixed",
-    "degrades": "works, but slower or less reliably",
+    "blocks": "no acceptance until the fault is fixed",
+    "degrades": "jobs run, but slower or less reliably",
     "notes": "information",
 }
 
@@ -287,8 +287,8 @@ def explain(code: str | None, run_folder: Path | None) -> None:
     """Explain what a finding's CODE means and what to do; without CODE, list all of them.
 
     CODE may also be a criterion, or a measure, such as busbw or FABRIC.busbw. In commands, words
-    such as NODE stand for names. With --run, they are the names in that run's findings of this
-    CODE.
+    such as NODE stand for names. With --run, the names in that run's findings of this CODE replace
+    those words.
     """
     from probes.session.rejudge import read_summary
     from reports.orders import again_command
@@ -365,7 +365,7 @@ def _describe_measure(row: CriterionRow, name: str, fmt: TextFormatter) -> Itera
 
     measure = row.measures[name]
     limit, because = measure.describe_limit()
-    limit += "; if not met: UNPROVEN, not FAIL" * row.only_doubts(measure)
+    limit += "; a value outside the limit is UNPROVEN, not FAIL" * row.only_doubts(measure)
     unit = f", in {measure.unit}" if measure.unit else f": a {measure.describe_unit()}"
     yield from fmt.wrap(f"{title_of(name)}{unit}", f"{row.id}.{name}: ", "  ")
     yield from fmt.wrap(limit, "limit     ")
@@ -426,5 +426,5 @@ def _findings_of(record: RunRecord, code: str) -> list[Finding]:
     if found := [one for one in every if one.code == code]:
         return found
     others = join_names(dict.fromkeys(one.code for one in every))
-    end = f". Its findings: {others}" if others else ": it has no findings"
+    end = f". The run's findings: {others}" if others else ", and no other finding"
     raise cli.UsageError(f"the run has no finding {code}{end}")

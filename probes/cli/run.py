@@ -183,7 +183,7 @@ def _run_pytest(values: Mapping[str, str | None], to_pytest: Sequence[str]) -> i
     voice = OwnVoice()
     code = int(pytest.main(words, plugins=[voice]))
     if code == 0 and not voice.has_begun:
-        click.echo(f"no test ran: with {one_line(shlex.join(to_pytest))}, pytest only prints")
+        click.echo(f"no test ran: with {one_line(shlex.join(to_pytest))}, pytest only prints text")
     return code
 
 
@@ -220,7 +220,7 @@ def again(
 
     The new run is PARTIAL: it can fail, but is never accepted. Start this command in the folder
     in which the run was started. The contract's file must be there, unchanged. Unless the run was
-    on auto or local:N, give --cluster again: an address in a run folder is not trusted.
+    on auto or local:N, also give --cluster: an address in a run folder is not trusted.
     """
     from probes.session.rejudge import read_verified
     from probes.session.settings import OptionError, read_only
@@ -308,8 +308,8 @@ def _check_not_in(run_folder: Path, record: RunRecord, contract: str | None) -> 
     if path.is_file() and path.resolve().is_relative_to(run_folder.resolve()):
         raise cli.UsageError(
             f"the contract of run {record.id} is {contract}, a file in the run folder itself. A "
-            "contract can run commands, so use a file of your own. Read that file, copy it to "
-            "another folder, and start `seatrial run --contract` with the copy"
+            "contract can run commands, so seatrial uses none from a run folder. Read the file, "
+            "copy it to another folder, and start `seatrial run --contract` with the copy"
         )
 
 
@@ -332,7 +332,7 @@ def read_options(record: RunRecord) -> dict[str, str | None]:
         or not given.keys() <= {*KEYS}
     ):
         raise cli.UsageError(
-            f"run {record.id} cannot be repeated: it recorded no command that can test again. "
+            f"run {record.id} cannot be repeated: its record has no usable command. "
             "Start a new run with `seatrial run`"
         )
     _check_contract(record, given.get("contract"))
@@ -349,8 +349,8 @@ def _check_contract(record: RunRecord, name: str | None) -> None:
     if name is None:
         if Path(DEFAULT_CONTRACT).exists():
             raise cli.UsageError(
-                f"run {record.id} had no contract, but {DEFAULT_CONTRACT} of this folder would be "
-                "used: start this command in another folder"
+                f"run {record.id} had no contract, but the repetition would use {DEFAULT_CONTRACT} "
+                "of this folder: start this command in another folder"
             )
         return
     try:
@@ -360,7 +360,7 @@ def _check_contract(record: RunRecord, name: str | None) -> None:
     if found != record.contract.sha256:
         raise cli.UsageError(
             f"contract {name} changed since run {record.id}: sha256 {found[:8]}. Expected: "
-            f"{record.contract.sha256[:8]}. Restore that file, or use `seatrial run`"
+            f"{record.contract.sha256[:8]}. Restore the old file, or start a new run"
         )
 
 
@@ -377,8 +377,8 @@ NOTHING = "PLAN: nothing was tested"
 def plan(cluster: str | None, **values: str | None) -> None:
     """Show which tests a run would have, how long they take, and what they need and disturb.
 
-    It tests nothing, and writes nothing. With --cluster it joins the cluster to count its nodes
-    and GPUs, and starts nothing there. Without --cluster it plans from the contract.
+    The command tests nothing, and writes nothing. With --cluster it joins the cluster, counts the
+    nodes and GPUs, and starts nothing there. Without --cluster it plans from the contract.
     """
     settings = read_given({**values, "cluster": cluster})
     with refuse_unjoined():

@@ -55,10 +55,10 @@ def run(context: click.Context, /, **values: str | None) -> None:
 @click.option(
     "--limit",
     type=click.FloatRange(0, 1, min_open=True),
-    help="Name causes where the efficiency is lower, such as 0.9 (default: the run's limit).",
+    help="Name causes where the efficiency is below this limit, such as 0.9 (default: the run's).",
 )
 def report(run_folder: Path, limit: float | None) -> None:
-    """Explain how much speed each node count of RUN_FOLDER lost, and what caused it."""
+    """Explain how much speed each node count of RUN_FOLDER lost, and what caused the loss."""
     from probes.scaling.judge import INVALID_CODES, find_invalid_rung, find_stragglers_beyond
     from probes.scaling.run_ladder import node_count_text
     from reports.measurement import Limit
@@ -66,7 +66,7 @@ def report(run_folder: Path, limit: float | None) -> None:
     result, ladder = load_scaling_run(run_folder)
     agreed = limit_of(result, "efficiency")
     if limit is not None:
-        agreed = Limit(low=limit, unit="ratio", because="as asked")
+        agreed = Limit(low=limit, unit="ratio", because="from --limit")
     target = (
         f"expected {agreed} ({agreed.because})"
         if agreed
@@ -164,7 +164,7 @@ def load_scaling_run(run_folder: Path) -> tuple[ProbeResult, Ladder]:
     if not ladders:
         failed = [f.statement for item in results for f in item.findings if f.code in INVALID_CODES]
         message = "; ".join([f"{run_folder} has no efficiency of SCALING", *failed])
-        raise cli.UsageError(one_line(f"{message}. Give a run in which SCALING measured it"))
+        raise cli.UsageError(one_line(f"{message}. Give a run that measured the efficiency"))
     result, file = ladders[-1]
     return result, _read_ladder(file)
 

@@ -25,13 +25,13 @@ LABEL_WIDTH = 12  # columns: the longest label, "  condition", and a blank
     "--key",
     type=cli.PATH,
     required=True,
-    help="Private ssh key. If ssh-agent or a hardware token holds that key: its .pub file.",
+    help="Private ssh key, or the .pub file of a key that ssh-agent or a hardware token holds.",
 )
 @click.option(
     "--decision",
     type=click.Choice(DECISIONS),
     required=True,
-    help="Decision of this party. conditions: accepted with the --condition texts.",
+    help="Decision of this party. `conditions`: accepted, with the texts of --condition.",
 )
 @click.option("--name", default="", metavar="NAME", help="The person who signs.")
 @click.option(
@@ -44,13 +44,13 @@ LABEL_WIDTH = 12  # columns: the longest label, "  condition", and a blank
 def sign(
     run: Path, party: str, key: Path, decision: str, name: str, conditions: tuple[str, ...]
 ) -> None:
-    """Sign the folder RUN with an ssh key, as one of its parties.
+    """Sign the folder RUN with an ssh key, as one of the two parties.
 
     A folder that was changed is not signed. Only a run that ended with exit code 0 can be
-    `accepted`. Another run can be accepted with conditions (`--decision conditions --condition
-    ...`), or `refused`. A partial run, a run that was stopped, and a run without a contract can
-    only be `refused`. A signature says who vouches for the folder; it proves nothing about the
-    cluster.
+    `accepted`. With another exit code, a run can be accepted with conditions (`--decision
+    conditions --condition ...`), or `refused`. A partial run, a run that was stopped, and a run
+    without a contract can only be `refused`. A signature says who vouches for the folder; it
+    proves nothing about the cluster.
     """
     from probes.session.rejudge import read_whole
     from reports.signing.files import SigningError
@@ -81,7 +81,7 @@ def sign(
     "--signers",
     type=cli.PATH,
     required=True,
-    help="File of who may sign: lines `provider KEY` and `customer KEY` (ssh's allowed_signers).",
+    help="File of the parties' keys: lines `provider KEY`, `customer KEY` (ssh's allowed_signers).",
 )
 @click.option("--revoked", type=cli.PATH, help="File of revoked keys (ssh's KRL).")
 @click.option("--nonce", metavar="TEXT", help="Text that was given to `seatrial run --nonce`.")
@@ -97,17 +97,17 @@ def verify(
 ) -> None:
     """Check that RUN is unchanged since its parties signed it.
 
-    Exit code 0: the folder is unchanged since they signed. That does NOT say that the cluster was
-    accepted: the run's own verdict is printed, too. 4: a check failed, for example because the
-    folder was changed or a signature is not valid. 20: the folder cannot be verified, for example
-    because the run was killed or has no signature.
+    Exit code 0: the folder is unchanged since the parties signed. This code does NOT say that the
+    cluster was accepted: the run's own verdict is printed, too. 4: a check failed, for example
+    because the folder was changed or a signature is not valid. 20: the folder cannot be verified,
+    for example because the run was killed or has no signature.
     """
     from probes.session.rejudge import read_whole
     from reports.exports import check_renderings
     from reports.signing.verification import Signers, Verification, verify_signed_run
 
     if nonce is not None and not one_line(nonce):
-        message = "--nonce is empty: give the text that the run was given, or drop --nonce"
+        message = "--nonce is empty: give the text of `seatrial run --nonce`, or drop --nonce"
         raise cli.UsageError(message)
     for option, file in (("--signers", signers), ("--revoked", revoked)):
         if file:

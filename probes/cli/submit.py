@@ -55,7 +55,7 @@ STOP_S = 120
 STOP_MARGIN_S = 60  # for Ray to say that it has ended
 LEFT_TO_ITSELF = "detached: the run continues, and nothing is proven yet"
 NO_CONTRACT = (
-    "the job reports an accepted run, but no contract was given here to compare it with. "
+    "the job reports an accepted run, but no contract was given here to compare the run with. "
     "Repeat --attach with the --contract that was submitted"
 )
 EXIT_UNPROVEN = 20
@@ -103,7 +103,7 @@ class Detached(Exception):
 @click.option(
     "--attach",
     metavar="ID",
-    help="Follow the submission ID, and bring its run back. The run may have ended.",
+    help="Follow the submission ID, and copy its run to this machine. The run may have ended.",
 )
 @click.option(
     "--rehearsal/--no-rehearsal",
@@ -125,10 +125,11 @@ def submit(
 ) -> None:
     """Run the suite on a cluster through Ray's Jobs API, and bring the run folder back.
 
-    This machine needs neither Ray nor torch, only the Python package click. seatrial sends itself
-    and the contract to the cluster. Packages that the head lacks are installed for this run only,
-    from the internet or from --wheels. Ray and torch are never installed or changed. The exit code
-    is that of the run; 20 if it was detached. Ctrl-C asks whether to stop the run or to detach.
+    This machine needs neither Ray nor torch, only the Python package click (with Python 3.10 also
+    tomli). seatrial sends itself and the contract to the cluster. Packages that the head lacks are
+    installed for this run only, from the internet or from --wheels. Ray and torch are never
+    installed or changed. The exit code is that of the run; 20 if the run was detached, or the
+    connection was lost. Ctrl-C asks whether to stop the run or to detach.
     """
     if not address and os.environ.get("RAY_ADDRESS", "").startswith(DASHBOARD):
         address = os.environ["RAY_ADDRESS"]  # as Ray's own `ray job submit`
@@ -163,7 +164,9 @@ def submit(
                 api, id, version, make_package(given, to_pytest, wheels, github=follow.on_github())
             )
     except ConnectionLost as error:
-        hint = "Check that the head is up, and that the port of its dashboard is open from here"
+        hint = (
+            "Check that the head is up, and that this machine can reach the port of its dashboard"
+        )
         raise UsageError(f"the dashboard cannot be used: {error}. {hint}") from None
     except SubmitError as error:
         raise UsageError(str(error)) from None
@@ -186,7 +189,7 @@ def submit(
         _say(f"error: the run could not be written on this machine: {error}")
         code = EXIT_INTERNAL
     except KeyboardInterrupt:
-        _say("interrupted before the run was copied here: it is still on the cluster")
+        _say("interrupted before the run was copied here: the run is still on the cluster")
         code = EXIT_INTERRUPTED
     compared = {key: given[key] for key in COMPARED if key in given}
     _say_how_to_attach(address, id, compared, rehearsal)
@@ -201,7 +204,7 @@ def check_address(address: str) -> None:
     except ValueError:
         raise UsageError("--address: expected http://head:8265, found no URL") from None
     if "@" in parts.netloc:
-        raise UsageError("--address: remove the user and the password, and set RAY_AUTH_TOKEN")
+        raise UsageError("--address: remove user and password from the URL, and set RAY_AUTH_TOKEN")
     if not sound:
         raise UsageError(f"--address: expected http://head:8265, found {address}")
 
@@ -219,7 +222,7 @@ def check_target(run_dir: str | None) -> None:
         reason = error.strerror or str(error)
         raise UsageError(
             f"the run cannot be copied from the cluster to the folder {run_dir or 'runs'} on this "
-            f"machine: {reason}. Make it writable, or name another folder with --run-dir"
+            f"machine: {reason}. Make the folder writable, or name another one with --run-dir"
         ) from None
 
 
@@ -281,8 +284,8 @@ class _Session:
         try:  # only now: an interrupt up to here leaves the run on the cluster
             copy.remove()
         except KeyboardInterrupt:
-            left = "you left before the run was removed from the cluster"
-            _say(f"{left}. The first submission after a week removes it")
+            left = "interrupted before the run was removed from the cluster"
+            _say(f"{left}. The first submission after a week removes this run")
         return code
 
     def _until_ended(self) -> SubmissionState:
@@ -302,11 +305,11 @@ class _Session:
             except KeyboardInterrupt as interrupt:
                 if self.is_stopping:
                     raise Detached(
-                        "you left before the run had stopped: the cluster may still be stopping it"
+                        "interrupted before the run had stopped: it may still be stopping"
                     ) from None
                 if not (isinstance(interrupt, Terminated) or self._wants_stop()):
                     continue
-                _say("stopping the run: it cleans up on the cluster")
+                _say("stopping the run: it still removes what it made on the cluster")
                 self.is_stopping = True
                 self._stop()
 
@@ -314,7 +317,7 @@ class _Session:
         try:
             self._keep(lambda: self._api.insist(lambda: self._api.stop(self._id)))
         except KeyboardInterrupt:
-            message = "you left before the cluster confirmed the stop: the run may continue"
+            message = "interrupted before the cluster confirmed the stop: the run may continue"
             raise Detached(message) from None
 
     def _keep(self, ask: Callable[[], follow.Reply]) -> follow.Reply:
@@ -322,8 +325,8 @@ class _Session:
         try:
             return ask()
         except ConnectionLost as error:
-            lost = f"the dashboard is lost: {error}. The run may continue, and nothing is proven"
-            raise Detached(lost) from None
+            lost = f"the connection to the dashboard is lost: {error}"
+            raise Detached(f"{lost}. The run may continue, and nothing is proven") from None
 
     def _wants_stop(self) -> bool:
         """Ask the user at a terminal whether to stop; without one, an interrupt means it.
@@ -332,7 +335,7 @@ class _Session:
         """
         if not at_terminal():
             return True
-        question = "\nstop the run, detach (it continues), or go on waiting?"
+        question = "\nstop the run, detach (the run continues), or go on waiting?"
         try:
             answer = click.prompt(
                 question, type=click.Choice(["stop", "detach", "go on"]), default="go on", err=True
@@ -351,9 +354,7 @@ class _Session:
             _say(f"run folder {target}")
             return target
         except NoRun:
-            _say(
-                "the cluster has no run to copy: it was copied before, was removed, or never began"
-            )
+            _say("no run to copy on the cluster: it was copied, was removed, or never began")
             return None
 
     def _code(self, state: SubmissionState, folder: Path | None) -> int:

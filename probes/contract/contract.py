@@ -261,7 +261,7 @@ def _read_toml(content: bytes, file: str) -> dict[str, Any]:
     raw = parse_toml(content, file)
     schema = raw.get("schema")
     if type(schema) is not int or schema != SCHEMA:  # True == 1
-        found = "none. Write that line first" if schema is None else show(schema)
+        found = "none. Add it as the first line" if schema is None else show(schema)
         raise ContractError(f"{file}: expected schema = {SCHEMA}, found {found}")
     known_keys = [*TOP_KEYS, *CRITERIA]
     for key in raw:
@@ -307,7 +307,7 @@ def _agree_fabric(limits: dict[str, Limit], cluster: ClusterTerms, file: str) ->
     if busbw.low is not None and busbw.low > rate:
         raise ContractError(
             f"{file}: [FABRIC.busbw]: expected at_least = {rate:g} or less, the line rate of "
-            f"{text}, found {busbw.low:g}: no fabric of that rate reaches it"
+            f"{text}, found {busbw.low:g}: no fabric is faster than its line rate"
         )
 
 
@@ -329,7 +329,7 @@ def _parse_not_provable(reason: Any, cluster: ClusterTerms, where: str) -> str:
         )
     words = [word for word in reason.split() if has_words(word)] if isinstance(reason, str) else []
     if len(words) < MIN_REASON_WORDS:
-        expected = "expected a sentence that says why this cluster cannot prove it"
+        expected = "expected a sentence: why this cluster cannot prove the criterion"
         raise ContractError(f"{where} {NOT_PROVABLE}: {expected}, found {show(reason)}")
     return str(reason)
 
@@ -383,7 +383,7 @@ def _parse_limit(value: Any, measure: Check, file: str, table: str) -> Limit:
     if measure.fixed is not None:
         raise ContractError(
             f"{where} is fixed at {measure.fixed} ({measure.fixed.because}), and no contract may "
-            "change it: remove it"
+            "change it: remove this table"
         )
     terms: LimitTerms = validate_terms(LimitTerms, value, where)
     try:

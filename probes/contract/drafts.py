@@ -83,10 +83,10 @@ MACHINES = {
     "ram_gib": "What is the minimum memory of each node, in GiB?",
 }
 NETWORK = {
-    "fabric": "Which network carries gradients: rdma, or which interface?",
+    "fabric": "Which network carries gradients: rdma, or the name of an interface?",
     "rails": "How many RDMA ports of a node carry gradients?",
     "line_rate_gbps": "What is the rate of one port, in Gbit/s?",
-    "management": "Which other interface do nodes have, for the self-test of FABRIC?",
+    "management": "Which interface outside the fabric can the self-test of FABRIC use?",
 }
 JOBS = {
     "shared": "Which folder do all nodes share?",
@@ -243,8 +243,8 @@ def draft_contract(record: RunRecord, run: str) -> str:
     nodes = [fact for fact in record.cluster.get("nodes") or [] if isinstance(fact, Mapping)]
     if not nodes:
         raise ValueError(
-            "its record has no data of nodes, for example because the run did not join the "
-            "cluster. Give another run"
+            "the record of the run has no data of nodes, for example because the run did not join "
+            "the cluster. Give a run that joined its cluster"
         )
     terms = record.cluster.get("terms") or {}
     emulated = bool(record.rehearsal) or terms.get("accelerators") == "emulated"
@@ -291,7 +291,7 @@ def _gpu_lines(nodes: list[Facts]) -> Iterator[Line]:
     gpus = [(_text(fact.get("name")), _list(fact.get("gpus"))) for fact in nodes]
     count = max(len(found) for _, found in gpus)
     fewer = ", ".join(f"{len(found)} on {name}" for name, found in gpus if len(found) < count)
-    yield "gpus_per_node", count or None, f"of the node with most GPUs; {fewer}" if fewer else ""
+    yield "gpus_per_node", count or None, f"as on the node with most GPUs; {fewer}" if fewer else ""
     known = [gpu for _, found in gpus for gpu in found if isinstance(gpu, Mapping)]
     models = Counter(_text(gpu["name"]) for gpu in known if gpu.get("name")).most_common()
     others = ", ".join(name for name, _ in models[1:])
@@ -299,7 +299,7 @@ def _gpu_lines(nodes: list[Facts]) -> Iterator[Line]:
     yield (
         "gpu_model",
         model,
-        f"of most GPUs; also seen: {others}" if others else "as `nvidia-smi -L` names it",
+        f"model of most GPUs; also seen: {others}" if others else "as `nvidia-smi -L` names it",
     )
     memory = _best(gpu.get("memory_gib") for gpu in known)
     yield "gpu_memory_gib", memory and math.floor(memory), "each GPU must have this much"
@@ -321,8 +321,8 @@ def _network_lines(nodes: list[Facts], terms: Facts) -> Iterator[Line]:
         names = interfaces_of(fabric)
         speeds = [fact["interfaces"].get(n, {}).get("speed") for fact in facts for n in names]
         rate = rate or (_best(speeds) or 0.0) / 1000
-    yield "line_rate_gbps", rate or None, "of one rail, or of the interface"
-    yield "management", terms.get("management"), "another interface, for the self-test of FABRIC"
+    yield "line_rate_gbps", rate or None, "rate of one rail, or of the interface"
+    yield "management", terms.get("management"), "interface outside the fabric, for the self-test"
     if terms.get("management"):
         yield "management_gbps", terms.get("management_gbps"), "if the device does not report it"
 
@@ -361,7 +361,7 @@ def _version_lines(nodes: list[Facts]) -> Iterator[str]:
         counts = Counter(version for version in seen if VERSION.fullmatch(version)).most_common()
         if counts:
             others = ", ".join(version for version, _ in counts[1:])
-            least = f'exactly this; ">={counts[0][0].partition("+")[0]}" takes later ones, too'
+            least = f'exactly this; ">={counts[0][0].partition("+")[0]}" also allows later ones'
             versions.append(
                 (part, counts[0][0], f"{least}; also seen: {others}" if others else least)
             )

@@ -34,8 +34,8 @@ class LimitTerms(BaseModel):
     one_of: list[str] | None = about(None, "Correct words, for a measure whose values are words.")
     marginal: float | None = about(
         None,
-        "Bound of a warning band inside the limit: between the two, the verdict is "
-        "MARGINAL. Such a run is accepted, and the report lists it.",
+        "Bound of a warning band inside the limit. A value between this bound and the limit is "
+        "MARGINAL: the report lists the measure, and a run with it can be accepted.",
     )
     unit: str = about("", "Unit of the measure, if it has one. A different unit is refused.")
     because: str = Field(description="Reason of this limit, in words. The report prints it.")
@@ -82,7 +82,7 @@ class LimitTerms(BaseModel):
     def _words(self, source: str) -> Limit:
         """Build a limit that allows some words."""
         if key := next(iter([*self._bounds(), *["marginal"] * (self.marginal is not None)]), ""):
-            raise ValueError(f"expected words (one_of), found {key}: this value is not a number")
+            raise ValueError(f"expected words (one_of), found {key}: this measure is not a number")
         if not self.one_of:
             raise ValueError("has no bound: give one_of, a list of the correct words")
         words = [check_text(word, "a word in one_of") for word in self.one_of]
@@ -105,7 +105,7 @@ class LimitTerms(BaseModel):
     def _check_pairs(self, bounds: dict[str, float]) -> None:
         """Refuse bounds that contradict each other."""
         if self.exactly is not None and len(bounds) > 1:
-            raise ValueError("expected only `exactly`, found another bound with it: drop one")
+            raise ValueError("expected only `exactly`, found a second bound: drop one of the two")
         low, high, marginal = self.at_least, self.at_most, self.marginal
         if low is not None and high is not None and low > high:
             raise ValueError(f"expected at_least <= at_most, found {low:g} and {high:g}")
@@ -114,22 +114,22 @@ class LimitTerms(BaseModel):
         if (low is None) == (high is None):
             raise ValueError("marginal needs exactly one of at_least and at_most")
         if low is not None and marginal < low:
-            raise ValueError(f"expected marginal of at_least ({low:g}) or more, found {marginal:g}")
+            raise ValueError(f"expected marginal of {low:g} (at_least) or more, found {marginal:g}")
         if high is not None and marginal > high:
-            raise ValueError(f"expected marginal of at_most ({high:g}) or less, found {marginal:g}")
+            raise ValueError(f"expected marginal of {high:g} (at_most) or less, found {marginal:g}")
 
 
 def _check_reach(key: str, bound: float, measure: Check) -> None:
     """Refuse a bound that every value meets, or no value."""
     if bound < 0 and not measure.signed:
         raise ValueError(
-            f"expected {key} not to be negative, found {bound:g}: the measure is never negative"
+            f"expected {key} to be 0 or more, found {bound:g}: the measure is never negative"
         )
     if not measure.better:
         return
     is_lower = measure.better == "lower"
     if bound == 0 and not (is_lower and measure.unit not in NEVER_ZERO):
-        result = "no value meets that" if is_lower else "every value meets that"
+        result = "no value meets this limit" if is_lower else "every value meets this limit"
         raise ValueError(f"expected {key} to be more than 0, found 0: {result}")
     reach, why = REACH.get(measure.unit, (bound, ""))
     if bound > reach:

@@ -29,7 +29,7 @@ def parse(spec: Mapping[str, str | int], total: int) -> dict[str, tuple[int, ...
     """
     if not isinstance(spec, Mapping) or not spec or total < 1:
         actual = f"{show(spec)} for {total} accelerators"
-        raise _spec_error("", "a component and an accelerator", actual, "write actor,rollout: all")
+        raise _spec_error("", "a component and an accelerator", actual, 'write "actor" = "all"')
     placement: dict[str, tuple[int, ...]] = {}
     owners: dict[int, str] = {}
     for key, value in spec.items():
@@ -43,7 +43,7 @@ def parse(spec: Mapping[str, str | int], total: int) -> dict[str, tuple[int, ...
         shared = [number for number in numbers if owners.get(number) == owner]
         if shared:
             actual = f"{_as_text(shared)} of {show(owner)}"
-            fix = "move one of them, or put both names in one key"
+            fix = "move one component, or put both names in one key"
             raise _spec_error(key, "accelerators that no other key uses", actual, fix)
         owners.update(dict.fromkeys(numbers, key))
     unused = set(range(total)) - owners.keys()

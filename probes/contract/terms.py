@@ -34,7 +34,7 @@ def _check_document(value: str) -> str:
     if clean(value) != value:
         raise ValueError(f"expected a path or URL of printable characters, found {value!r}")
     if colons and scheme not in ("http", "https"):
-        expected = "a path, or a URL by https (or http with sha256)"
+        expected = "a path, or an https URL (or an http URL with sha256)"
         raise ValueError(f"expected {expected}, found {value!r}")
     return value
 
@@ -110,8 +110,8 @@ class LaunchTerms(BaseModel):
         if not any(COMMAND in value for value in self.values.values()):
             raise ValueError(
                 f"values: expected a value with {COMMAND}, found none. Add one for the job, such "
-                f'as "python train.py" = "{COMMAND}": seatrial runs its own job in its place, and '
-                "judges that job's ranks"
+                f'as "python train.py" = "{COMMAND}": seatrial runs its own job in place of the '
+                "guide's, and judges the ranks of its own job"
             )
         return self
 
@@ -178,7 +178,7 @@ def _check_list(value: list[str]) -> list[str]:
         raise ValueError("expected at least one, found none: remove the key")
     if len(value) > MAX_TARGETS or len(set(value)) < len(value):
         found = f"{len(value)} ({len(set(value))} without repeats)"
-        raise ValueError(f"expected at most {MAX_TARGETS}, each once, found {found}")
+        raise ValueError(f"expected at most {MAX_TARGETS} entries, each once, found {found}")
     return value
 
 
@@ -204,7 +204,7 @@ def _check_interface(name: str) -> str:
     if one_line(name) != name or " " in name:
         raise ValueError(f"expected the name of an interface, found {name!r}")
     if RDMA_WORDS.fullmatch(name):
-        expected = 'expected an interface, or only "rdma" for InfiniBand, RoCE and EFA'
+        expected = 'expected an interface, or "rdma" alone for InfiniBand, RoCE and EFA'
         raise ValueError(f"{expected}, found {name!r}")
     return name
 
@@ -375,7 +375,7 @@ class ClusterTerms(BaseModel):
         if self.management and self.management in interfaces_of(self.fabric):
             raise ValueError(
                 f"expected management to be another interface than the fabric, found "
-                f"{self.management!r} for both: the self-test of FABRIC leaves the fabric"
+                f"{self.management!r} for both: the self-test of FABRIC needs a second network"
             )
         names = interfaces_of(self.fabric)
         if self.rails and len(names) > 1 and self.rails != len(names):

@@ -141,7 +141,7 @@ def _check_spelling(ctx: NodeContext) -> Iterator[Flag]:
         elif not is_number and name.endswith(NUMERIC):
             why, fix = "the value is not a number, and NCCL reads it as 0", "write a number"
         elif ", " in value and name.endswith(("_IFNAME", "_HCA")):
-            why, fix = "NCCL reads the spaces as part of the names", "remove them"
+            why, fix = "NCCL reads the spaces as part of the names", "remove the spaces"
         else:
             continue
         yield _flag("warn", name, value, where, why, fix)
@@ -155,7 +155,7 @@ def _check_names(ctx: NodeContext) -> Iterator[Flag]:
             fix = "write NAME=value without spaces"
         elif where != "environment" and not name.startswith("NCCL_"):
             why = "only NCCL reads this file, and this is not an NCCL variable"
-            fix = "export it instead"
+            fix = "export the variable instead"
         elif suggestion := suggest_spelling(name):
             why, fix = "NCCL has no such variable", f"did you mean {suggestion}?"
         else:
@@ -181,7 +181,7 @@ def suggest_spelling(name: str) -> str:
 def _check_files(ctx: NodeContext) -> Iterator[Flag]:
     """Flag conf files that NCCL cannot read, or cannot read completely."""
     for path, problem in ctx.problems.items():
-        yield _flag("warn", "conf file", "", path, f"the file {problem}", "fix it or remove it")
+        yield _flag("warn", "conf file", "", path, f"the file {problem}", "fix or remove the file")
 
 
 def _check_libraries(ctx: NodeContext) -> Iterator[Flag]:
@@ -194,7 +194,7 @@ def _check_libraries(ctx: NodeContext) -> Iterator[Flag]:
     versions = {lib["version"] for lib in known if lib["found"] != "loader"}
     severity = "warn" if len(versions) > 1 else "info"
     why = f"two versions can be loaded: {describe_libraries(known)}"
-    yield _flag(severity, "libnccl", "", "files", why, "keep one", code="ENV-TWO-LIBS")
+    yield _flag(severity, "libnccl", "", "files", why, "keep one version", code="ENV-TWO-LIBS")
 
 
 # All nodes.

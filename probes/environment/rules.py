@@ -114,7 +114,7 @@ RULES: list[Rule] = [
     *rules_of("NCCL_NET_GDR_READ NCCL_DMABUF_ENABLE", when.is_number(0), WARN_ON_RDMA,
           "one method of GPUDirect RDMA is off"),
     Rule("NCCL_CROSS_NIC", when.is_number(1), WARN_ON_RDMA,
-         "rings cross rails: this is slow on a rail-optimised fabric and hangs on a rail-only one",
+         "rings cross rails: this is slow on rail-optimised fabrics and hangs on rail-only fabrics",
          "unset it (default 2), unless all NICs share one switch"),
     Rule("NCCL_PXN_DISABLE", when.nonzero, WARN_ON_RDMA, "data cannot reach its rail over NVLink"),
     Rule("NCCL_IB_PCI_RELAXED_ORDERING", when.is_number(1), INFO,
@@ -175,7 +175,7 @@ RULES: list[Rule] = [
           "it overrides what this NCCL version would choose"),
     *rules_of("NCCL_CHECK_POINTERS NCCL_IGNORE_CPU_AFFINITY", when.nonzero, WARN,
           "it is meant for debugging"),
-    Rule("NCCL_LAUNCH_MODE", when.is_one_of("group"), WARN, "it is deprecated since 2.9"),
+    Rule("NCCL_LAUNCH_MODE", when.is_one_of("group"), WARN, "it is deprecated since NCCL 2.9"),
 
     # Logs.
     Rule("NCCL_DEBUG", when.is_one_of("info"), INFO, "logs grow with every communicator",
@@ -200,12 +200,12 @@ RULES: list[Rule] = [
            code="ENV-TWO-LIBS") for variable in ("LD_PRELOAD", "LD_LIBRARY_PATH")],
 
     # Old names.
-    Rule("NCCL_IB_CUDA_SUPPORT", when.is_set, INFO, "removed in 2.4: it is ignored",
+    Rule("NCCL_IB_CUDA_SUPPORT", when.is_set, INFO, "removed in NCCL 2.4, which ignores it",
          "delete it; NCCL_NET_GDR_LEVEL took its place"),
-    Rule("NCCL_IB_GDR_LEVEL", when.is_set, INFO, "renamed in 2.4: it is ignored",
+    Rule("NCCL_IB_GDR_LEVEL", when.is_set, INFO, "renamed in NCCL 2.4, which ignores it",
          "delete it; NCCL_NET_GDR_LEVEL took its place"),
     *rules_of("NCCL_LL_THRESHOLD NCCL_TREE_THRESHOLD NCCL_SINGLE_RING_THRESHOLD", when.is_set, INFO,
-          "removed by 2.5: it is ignored", "delete it"),
+          "removed in NCCL 2.5 or earlier: it is ignored", "delete it"),
     *[Rule(old, when.is_set, INFO, "it is torch's old name", f"rename it to TORCH_{old}")
       for old in ("NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_DESYNC_DEBUG")],
 ]  # fmt: skip

@@ -136,7 +136,7 @@ class Ending:
         if self._lock.acquire(timeout=WRITE_S):
             summary = self.write(CUT_OFF)
             report = f"report  {self.run.store.path / 'report.html'}"
-            lines = "left before the end of the run.", *map(one_line, (summary.headline, report))
+            lines = "stopped before the end of the run.", *map(one_line, (summary.headline, report))
             SIGNALS.say("\n".join(lines))
         self._leave(INTERRUPTED)
 
@@ -222,7 +222,7 @@ class Ending:
             return describe(error) if isinstance(error, OSError) else str(error)
         problems = [*integrity.problems]
         problems += [f"{name}/ was added" for name in added if name not in FOLDERS]
-        problems += ["its events were changed"] * (integrity.head != store.head)
+        problems += ["the events of the run were changed"] * (integrity.head != store.head)
         if not problems and self._is_sealed:
             self._sound = summarize_acceptance(record, integrity)
         return next(iter(problems), "")

@@ -48,7 +48,7 @@ OPTIONS = (
     RunOption(
         "--only",
         "CRITERION",
-        "run only this criterion, or several, as FABRIC,GANG. The run is PARTIAL: never accepted",
+        "run only these criteria, such as FABRIC,GANG. The run is then PARTIAL, and never accepted",
     ),
     RunOption("--nodes", "N", "how many nodes were ordered, if the contract does not say"),
     RunOption(
@@ -66,14 +66,14 @@ OPTIONS = (
     RunOption(
         "--baseline",
         "RUN|FOLDER",
-        "earlier run to compare with: its run folder, or a folder of runs (then the newest "
-        "complete run of this cluster in it)",
+        "earlier run to compare with: its run folder, or a folder of runs. Of a folder of runs, "
+        "the newest complete run of this cluster is used",
     ),
-    RunOption("--operator", "NAME", "who runs the test; the report names them"),
+    RunOption("--operator", "NAME", "who runs the test; the report shows this name"),
     RunOption(
         "--nonce",
         "TEXT",
-        "text that the customer chooses before the run: it proves that the run was made later",
+        "text that the customer chooses before the run: a run with this text was made afterwards",
     ),
 )
 BY_KEY = {option.key: option for option in OPTIONS}

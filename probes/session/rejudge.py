@@ -236,8 +236,8 @@ class LimitCheck:
             before, after = old.get("observed", []), new.get("observed", [])
             same = same and _all_bounds(before) == _all_bounds(after)
             text = (
-                f"planted fault {old.get('name')!r:.40}: its recorded result does not follow from "
-                f"its values and {CONTRACT}"
+                f"planted fault {old.get('name')!r:.40}: the recorded result does not follow from "
+                f"the recorded values and {CONTRACT}"
             )
         else:
             return
@@ -256,7 +256,7 @@ class LimitCheck:
         doubt = f"{self.differences[0]}{more}"
         if not self.judged_again:  # otherwise the run that was judged again says it
             build = f"another build of seatrial ({describe_version(self.wrote)}) wrote this run"
-            doubt = f"{build}. By the rules of this build, {doubt}"
+            doubt = f"{build}. By the rules of the build in use here, {doubt}"
         return [], [doubt]
 
 

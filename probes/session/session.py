@@ -251,7 +251,7 @@ class RunSession:
         from_folder = f"  ({DEFAULT_CONTRACT} of this folder)"
         remark = from_folder if self.contract_arg == DEFAULT_CONTRACT else ""
         if not self.contract.agreed:
-            remark = "  (none was agreed: limits are derived, and the run cannot be accepted)"
+            remark = "  (no contract: limits are derived, and the run cannot be accepted)"
         lines = [
             f"contract  {self.contract.name} @ {self.contract.sha256[:8] or 'derived'}{remark}",
             f"run       {self.store.path}  tier {self.tier}",
@@ -265,7 +265,7 @@ class RunSession:
         if self.held_s:
             lines.append(f"waited    {self.held_s:.0f} s for other jobs to free accelerators")
         if self.held:
-            lines.append(f"held      {self.held}: tests wait until they are free, or are UNPROVEN")
+            lines.append(f"held      {self.held}. Tests that wait too long are UNPROVEN")
         nodes = quantity(len(self.cluster.nodes), "nodes")
         ranks = quantity(self.cluster.size, f"{self.cluster.resource}s")
         first = f"cluster   {self.name}  {nodes}, {ranks}"

@@ -57,7 +57,7 @@ def _check_nodes(agreed: Contract | None, nodes: int | None, wait_s: int) -> Non
     if agreed and nodes and agreed.cluster.nodes not in (None, nodes):
         raise ContractError(
             f"{nodes} nodes were requested (--nodes or SEATRIAL_NODES), but contract "
-            f"{agreed.name} orders {agreed.cluster.nodes}: drop one of the two"
+            f"{agreed.name} orders {agreed.cluster.nodes}: drop one of the two numbers"
         )
     if wait_s and not (nodes or (agreed and agreed.cluster.nodes)):
         raise ContractError(
@@ -116,7 +116,7 @@ def read_time(name: str, text: str) -> int:
     seconds = int(found[1]) * UNIT_S[found[2]] if found else -1
     if not 0 <= seconds <= MAX_WAIT_S:
         raise OptionError(
-            f"{name} is {text!r}, expected whole seconds, or "
-            f"30m or 2h, at most {MAX_WAIT_S // 3600}h"
+            f"{name} is {text!r}, expected whole seconds, minutes or hours, "
+            f"such as 90, 30m or 2h, at most {MAX_WAIT_S // 3600}h"
         )
     return seconds

@@ -148,9 +148,9 @@ class Signals:
         if self.count < LEAVING:
             seconds = time.monotonic() - self._since
             more = LEAVING - self.count
-            once = "One more signal quits" if more == 1 else f"{more} more signals quit"
+            once = "One more signal ends" if more == 1 else f"{more} more signals end"
             waits = f"the run has been ending for {seconds:.0f} s: it waits until {self._what}"
-            self.say(f"{waits}. {once} at once.")
+            self.say(f"{waits}. {once} the run at once.")
         elif self.count == LEAVING and self.leave:
             # The main thread goes on: it may hold the lock of what has to be written.
             threading.Thread(target=self.leave, name="seatrial leaves", daemon=True).start()

@@ -91,7 +91,7 @@ class JobsApi:
         version = self._parse(self._ask("/api/version")).get("ray_version")
         if not isinstance(version, str) or not 0 < len(version) <= MAX_VERSION:
             raise SubmitError(
-                f"{self.address} is not a Ray dashboard. Give that of the head (port 8265)"
+                f"{self.address} is not a Ray dashboard. Give the dashboard of the head (port 8265)"
             )
         return version
 
@@ -189,7 +189,7 @@ class JobsApi:
             self._explain(error)
             raise AssertionError from None
         except ValueError as error:  # of the token
-            raise SubmitError(f"the token in RAY_AUTH_TOKEN or its file: {error}") from None
+            raise SubmitError(f"RAY_AUTH_TOKEN or the token file: {error}") from None
         except AnswerTooLong as error:
             raise SubmitError(f"{self.address} is not a Ray dashboard: {error}") from None
         except (OSError, http.client.HTTPException) as error:
@@ -208,7 +208,7 @@ class JobsApi:
             what = "the token that was sent" if authorization_header() else "access without a token"
             raise Refused(
                 f"the dashboard at {self.address} refuses {what} (HTTP {error.code}): set"
-                " RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+                " RAY_AUTH_TOKEN to the cluster's token, or RAY_AUTH_TOKEN_PATH to its file"
             )
         if 300 <= error.code < 400:
             target = error.headers.get("Location", "another address")

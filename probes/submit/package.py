@@ -186,7 +186,7 @@ def _add_contract(files: dict[str, bytes], name: str) -> str:
         if not guide.resolve().is_relative_to(path.parent.resolve()):
             raise SubmitError(
                 f"[launch] document {document} is a link out of the contract's folder. "
-                "Expected: a file in it"
+                "Expected: a file in this folder"
             )
         try:
             files[FILES + relative.as_posix()] = guide.read_bytes()

@@ -172,4 +172,4 @@ def describe(data: Mapping[str, Any]) -> str:
     words = [f"{sign} {limit[key]}" for key, sign in signs.items() if limit.get(key) is not None]
     value = "missing" if data.get("value") is None else data["value"]
     what = f"{data['name']} on {data.get('subject', 'cluster')}: {value}"
-    return f"{what}. Expected: {', '.join(words) or 'a limit'}"
+    return f"{what}. Expected: {', '.join(words) or 'a limit for this measure'}"

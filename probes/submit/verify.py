@@ -26,7 +26,7 @@ FACTS = ("run_started", "run_owes", "run_finished")  # events that are compared
 CLOCKS_S = 3600.0  # by which the head's clock may be ahead of this machine's
 CONTRACTS = SOURCES / "probes" / "contract" / "contracts"  # the shipped ones
 ACCEPTED = 0
-AGREED = "if a rehearsal was agreed, give its --contract, or --rehearsal"
+AGREED = "if a rehearsal was agreed, give the --contract of the rehearsal, or --rehearsal"
 MAX_SHOWN = 5  # differences that are printed
 
 
@@ -176,7 +176,7 @@ def compare_facts(
     if asked.nodes is not None and count != asked.nodes:
         yield f"nodes of the run: {count}. Expected: {asked.nodes} (--nodes)"
     if start.get("rehearsal") and not asked.rehearsal:
-        yield f"the run is a rehearsal: {start['rehearsal']}. Expected: none ({AGREED})"
+        yield f"the run is a rehearsal: {start['rehearsal']}. Expected: no rehearsal ({AGREED})"
     because = "the job's exit code says that the run is accepted"
     if owes.get("partial"):
         yield f"the run is PARTIAL: {owes['partial']}"

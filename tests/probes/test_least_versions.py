@@ -54,7 +54,8 @@ def test_what_is_not_installed_is_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "word"), [("2.8.0", "2.9 or later"), ("2.12.1", "any but 2.11, 2.12"), ("2.10.0", "")]
+    ("found", "word"),
+    [("2.8.0", "2.9 or later"), ("2.12.1", "any release except 2.11, 2.12"), ("2.10.0", "")],
 )
 def test_a_release_in_which_it_is_broken_will_not_do(found: str, word: str) -> None:
     said = shortcoming(SAVES, lambda package: found)

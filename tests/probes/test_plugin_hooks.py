@@ -363,7 +363,7 @@ def test_a_run_begins_with_what_may_change_its_results_and_what_it_leaves_out(
     plugin._open_run(session, None)
     assert printed == [
         "folder    here",
-        "loaded    pytest-cov 7.0: can change results. `seatrial run` loads none",
+        "loaded    pytest-cov 7.0: these can change results. `seatrial run` loads none",
         "versions  GANG needs Ray 2.40",
         "left out  2 tests of a longer tier than quick, or not in --only",
     ]

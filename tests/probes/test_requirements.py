@@ -59,7 +59,7 @@ def test_a_run_names_what_is_missing_and_starts_nothing(
     with pytest.raises(UsageError, match="lacks: nosuch>=3, torch") as error:
         run_suite({"cluster": "local:2"}, [])
     assert error.value.exit_code == 4
-    assert "Ray and torch in the versions of the cluster" in str(error.value)
+    assert "Use the cluster's versions of Ray and torch" in str(error.value)
 
 
 def test_the_plugin_and_the_doctor_name_it_too(lacking: None, pytester: pytest.Pytester) -> None:

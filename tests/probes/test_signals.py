@@ -56,7 +56,7 @@ def test_the_first_interrupts_and_the_second_says_what_is_awaited(
     (text,) = signals.said
     assert text == (
         "the run has been ending for 0 s: it waits until the cluster is left. "
-        "One more signal quits at once."
+        "One more signal ends the run at once."
     )
 
 
@@ -84,7 +84,7 @@ def test_one_that_comes_late_interrupts_nothing(signals: HeardSignals) -> None:
     signals.wait_for("the report is written")
     send(signal.SIGTERM)
     assert not signals.came_in_time
-    assert "2 more signals quit at once." in signals.said[0]
+    assert "2 more signals end the run at once." in signals.said[0]
 
 
 def test_the_third_leaves_in_a_thread_that_the_main_one_does_not_block(

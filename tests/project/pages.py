@@ -25,7 +25,8 @@ A finding names what is wrong, where, and what to do. It never changes a verdict
 `seatrial explain CODE` prints the same text. With `--run RUN` it has the names of that run.
 This page is generated from `findings.toml` of each folder of `probes`.
 
-- **blocks**: no acceptance until it is fixed. **degrades**: works, but slower or less reliably.
+- **blocks**: no acceptance until the fault is fixed. **degrades**: jobs run, but slower
+  or less reliably.
   **notes**: information.
 - Run each command on the node that the finding names, as root where needed. Another machine is
   named before the command.

@@ -75,7 +75,7 @@ def test_a_package_of_another_project_is_named(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("import pint\n", "is not seatrial's: another project has the same name"),
+        ("import pint\n", "is not seatrial's, but of another project"),
         (None, "Install seatrial again"),
     ],
 )

@@ -74,7 +74,7 @@ def test_the_documented_placements() -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({}, ["found {}", "write actor,rollout: all"]),
+        ({}, ["found {}", 'write "actor" = "all"']),
         (None, ["found None"]),
         ([("actor", "all")], ["expected a component"]),
         ({"": "all"}, ["expected names", "found ''"]),

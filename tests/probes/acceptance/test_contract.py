@@ -63,7 +63,7 @@ REFUSED = [
     (GOOD.replace("at_least = 340\n", ""), "no bound"),
     (GOOD.replace("368", "300"), "or more, found 300"),
     (GOOD.replace("marginal", "margnal"), "did you mean 'marginal'?"),
-    (INVARIANT, "and no contract may change it: remove it"),
+    (INVARIANT, "and no contract may change it: remove this"),
     (FROM_RUN, "follows from [cluster] nodes"),
     (WAIVER.replace("GANG", "GNAG"), "did you mean 'GANG'?"),
     ("schema = 1\nFABRIC = 3\n", "FABRIC: expected a table"),

@@ -107,7 +107,7 @@ def test_each_hole_in_the_declarations_is_named() -> None:
     ]
     other = ControlRow("other", new)
     assert problems(planted=(*row.planted, other)) == [
-        "control 'other' fails 'new', which is not a check of FABRIC",
+        "control 'other' names 'new', which is not a check of FABRIC",
         "control 'other' is not in any probe",
     ]
     lost = row.checks[0]

@@ -205,11 +205,11 @@ def test_a_folder_with_a_contract_is_refused_where_the_run_had_none(
     ("words", "says"),
     [
         (["GAGN", "--run", "run"], "CRITERION is GAGN, expected some of FABRIC, SCALING"),
-        (["GANG"], "no run folder was given, and runs/ has none. Give the path of a run"),
+        (["GANG"], "no run folder was given, and runs/ has no run. Give the path of a run"),
         (["--run", "run"], "Missing argument 'CRITERION...'"),
         (["GANG", "--run", "no-such-run"], "no-such-run"),
         (["GANG", "--run", "run", "--tier", "soak"], "No such option '--tier'"),
-        (["GANG", "--run", "run"], "it recorded no command that can test again"),
+        (["GANG", "--run", "run"], "its record has no usable command"),
     ],
 )
 def test_what_is_refused(
@@ -353,8 +353,8 @@ def test_a_folder_brings_no_contract_of_its_own(
     assert (result.exit_code, started.calls) == (4, [])
     assert result.output == (
         f"error: the contract of run run is {name}, a file in the run folder itself. A contract "
-        "can run commands, so use a file of your own. Read that file, copy it to another folder, "
-        "and start `seatrial run --contract` with the copy\n"
+        "can run commands, so seatrial uses none from a run folder. Read the file, copy it to "
+        "another folder, and start `seatrial run --contract` with the copy\n"
     )
 
 

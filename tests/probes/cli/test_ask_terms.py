@@ -76,7 +76,7 @@ def test_sockets_are_asked_for_another_interface(tmp_path: Path) -> None:
         (["no name", "atlas"], "expected at most 60 characters of"),
         (
             ["atlas", "quick"],
-            "tier quick does not measure all that contract h100-ndr400 limits: choose",
+            "contract h100-ndr400 has limits that tier quick does not measure: choose",
         ),
         (["atlas", "fast"], "expected one of quick, standard, soak"),
         (["atlas", "", "many"], "expected a whole number, found 'many'"),
@@ -129,7 +129,7 @@ def test_a_needed_answer_cannot_stay_open(tmp_path: Path) -> None:
 def test_rdma_is_no_interface(word: str, tmp_path: Path) -> None:
     answers = ["atlas", "", "2", "8", "NVIDIA L40S", "", "", "", word, "rdma", "8", "400"]
     done = asked(tmp_path / "my.toml", [*answers, *[""] * 5], "--template", "other")
-    assert f'or only "rdma" for InfiniBand, RoCE and EFA, found {word!r}' in done.output
+    assert f'or "rdma" alone for InfiniBand, RoCE and EFA, found {word!r}' in done.output
     contract = load(str(tmp_path / "my.toml"))
     assert (contract.cluster.fabric, contract.cluster.rails) == ("rdma", 8)
 
@@ -282,15 +282,15 @@ def test_a_script_agrees_other_limits_with_their_reason(tmp_path: Path) -> None:
     ("words", "says"),
     [
         ([], "no answer to `Which hardware?`, and no terminal to ask: give --template NAME, or"),
-        (["--yes"], "--yes: 3 answers have no proposal. Add --template NAME --set name=... --set "
-         "nodes=..."),
-        (["--template", "h100-ndr400", "--yes"], "no proposal. Add --set name=... --set nodes=..."),
-        (["--template", "h100-ndr400", "--set", "name=a", "-y"], "--yes: 1 answer has no proposal"),
+        (["--yes"], "--yes: 3 questions have no proposed answer. Add --template NAME --set "
+         "name=... --set nodes=..."),
+        (["--template", "h100-ndr400", "--yes"], "answer. Add --set name=... --set nodes=..."),
+        (["--template", "h100-ndr400", "--set", "name=a", "-y"], "1 question has no proposed"),
         (["--template", "other", "--set", "name=a", "-y", "--set", "fabric=rdma"],
          "Add --set nodes=... --set gpus_per_node=... --set gpu_model=... --set rails=... --set "
          "line_rate_gbps=..."),
         (["--template", "h100-ndr400", "--set", "name=a", "-y", "--set", "nodes=8", "--set",
-          "rails=4"], "--set rails: the limits of h100-ndr400 are for rails = 8 alone. For other "
+          "rails=4"], "--set rails: the limits of h100-ndr400 hold only for rails = 8. For other "
          "hardware, use another template, or --template other"),
         (["--template", "h100-ndr400", "--set", "name=a"], "to ask: give --set tier=..., or"),
         (["--set", "name"], "--set: expected KEY=ANSWER, each KEY once, found 'name'"),

@@ -73,7 +73,7 @@ def test_it_lists_before_it_removes(left: list[LeftOver]) -> None:
     assert code == 20
     assert lines == [
         "file node0 /shared/.seatrial-0123456789ab unchanged for 2 h",
-        "job http://head:8265 raysubmit_x runs",
+        "job http://head:8265 raysubmit_x still runs",
         "2 left-overs. --remove would remove 2 of 2",
     ]
     assert left == [OLD, RUNS]
@@ -89,8 +89,8 @@ def test_a_job_that_may_be_another_users_stays_until_it_is_named(left: list[Left
     code, lines = run("--remove")
     assert (code, lines[-1], left) == (20, "1 removed, 1 still there", [FOREIGN])
     assert lines[1] == (
-        "job http://head:8265 raysubmit_y runs, kept: it only looks like seatrial's, and may belong"
-        " to another user. Stop it with --remove --job raysubmit_y"
+        "job http://head:8265 raysubmit_y still runs, kept: this job only looks like seatrial's, "
+        "and may belong to another user. Stop it with --remove --job raysubmit_y"
     )
     assert run()[0] == 20, "it is listed"
     code, lines = run("--remove", "--job", "raysubmit_y")
@@ -103,7 +103,7 @@ def test_a_job_that_is_not_listed_is_not_stopped(left: list[LeftOver]) -> None:
     assert (code, left) == (4, [OLD, FOREIGN])
     assert lines[-1] == (
         "error: --job: expected a listed job, found raysubmit_z. Run `seatrial cleanup`"
-        " without --job to list them"
+        " without --job to list the jobs"
     )
 
 
@@ -111,7 +111,7 @@ def test_a_job_is_named_to_be_stopped(left: list[LeftOver]) -> None:
     left[:] = [FOREIGN]
     code, lines = run("--job", "raysubmit_y")
     assert (code, left) == (4, [FOREIGN])
-    assert "--job names a job to stop: give --remove" in lines[-1]
+    assert "--job stops a job only together with --remove" in lines[-1]
 
 
 def test_what_may_be_in_use_stays(left: list[LeftOver]) -> None:
@@ -124,7 +124,7 @@ def test_what_may_be_in_use_stays(left: list[LeftOver]) -> None:
     assert (code, left) == (0, [])
     left[:] = [OLD, LeftOver(FILE, "id0", "node0", "/tmp/seatrial-submit-0123456789ab", 7200)]
     code, lines = run()
-    assert "2 h, kept for a week: `seatrial submit --attach` may still copy its run" in lines[1]
+    assert "2 h, kept for a week: `seatrial submit --attach` may still copy this run" in lines[1]
     assert lines[-1] == "2 left-overs. --remove would remove 1 of 2"
 
 
@@ -148,7 +148,7 @@ def test_a_trial_under_way_is_not_touched(
 def test_a_time_that_is_none_is_refused(left: list[LeftOver]) -> None:
     code, (line,) = run("--idle", "soon")
     assert code == 4
-    assert "--idle is 'soon', expected whole seconds, or 30m or 2h" in line
+    assert "--idle is 'soon', expected whole seconds, minutes or hours, such as" in line
 
 
 def test_a_submission_can_be_brought_back_for_a_week(left: list[LeftOver]) -> None:

@@ -74,9 +74,9 @@ def test_a_run_fills_in_its_names() -> None:
 def test_a_run_without_the_finding_lists_those_that_it_has() -> None:
     told = explain("GANG-LEAK", "--run", RECORDINGS / "tcp-fallback")
     assert told.exit_code == 4
-    assert "no finding GANG-LEAK. Its findings: FAB-TCP" in told.output
+    assert "no finding GANG-LEAK. The run's findings: FAB-TCP" in told.output
     told = explain("GANG-LEAK", "--run", RECORDINGS / "healthy-atlas")
-    assert "no finding GANG-LEAK: it has no findings" in told.output
+    assert "no finding GANG-LEAK, and no other finding" in told.output
 
 
 def test_a_hostile_run_prints_no_control_character() -> None:
@@ -119,7 +119,7 @@ def test_a_measure_is_explained(name: str) -> None:
     for part in (f"{name}: ", f"limit {limit}", f"because {because}", "self-test "):
         assert joined(part) in joined(told.output)
     doubts = CRITERIA[id].only_doubts(CRITERIA[id].measures[measure])
-    assert ("not met: UNPROVEN, not FAIL" in joined(told.output)) is doubts
+    assert ("the limit is UNPROVEN, not FAIL" in joined(told.output)) is doubts
     assert joined(told.output) in joined(explain(measure).output)
 
 

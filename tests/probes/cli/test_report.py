@@ -109,7 +109,7 @@ def test_without_a_folder_the_newest_run_is_shown(
     for command in ("show", "report"):
         result = CliRunner().invoke(main, [command])
         assert result.exit_code == 4
-        assert "no run folder was given, and runs/ has none. Give the path" in result.output
+        assert "no run folder was given, and runs/ has no run. Give the path" in result.output
     for number, name in enumerate(("tcp-fallback", "healthy-atlas", "retried")):
         run = Path(shutil.copytree(RECORDINGS / name, tmp_path / "runs" / name))
         os.utime(run / "events.jsonl", (0, 100 * (number % 2)))

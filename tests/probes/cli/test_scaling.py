@@ -284,7 +284,7 @@ def test_a_run_without_a_ladder_is_refused_with_what_failed(tmp_path: Path) -> N
 
     done = said("report", save(tmp_path / "run", None, seen=failed))
     assert done.exit_code == 4
-    assert "has no efficiency of SCALING; 1 node: rank 1 died. Give a run in which" in done.output
+    assert "has no efficiency of SCALING; 1 node: rank 1 died. Give a run that" in done.output
     assert len(done.output.splitlines()) == 1
 
 

@@ -70,7 +70,7 @@ def test_the_address_may_be_in_rays_variable(
         (["--address", "http://"], "--address: expected http://head:8265, found http://"),
         (
             ["--address", "http://me:5ecret@head:8265"],
-            "--address: remove the user and the password, and set RAY_AUTH_TOKEN",
+            "--address: remove user and password from the URL, and set RAY_AUTH_TOKEN",
         ),
         (
             ["--address", "http://127.0.0.1:9", "--run-dir", "full/record.json/x"],
@@ -214,7 +214,7 @@ def test_a_connection_that_stays_lost_detaches(monkeypatch: pytest.MonkeyPatch) 
     with head(answer) as (address, _):
         code, said = run("--address", address, "--attach", ID)
     assert code == 20
-    assert "the dashboard is lost: " in said
+    assert "the connection to the dashboard is lost: " in said
     assert f"--attach {ID}" in said
 
 

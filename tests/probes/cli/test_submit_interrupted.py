@@ -65,7 +65,7 @@ def test_a_run_under_way_is_not_left_alone_without_a_word(
     code, said = under_way(monkeypatch, later)
     assert code == 20
     assert "connection lost (" in said
-    assert "the dashboard is lost: " in said
+    assert "the connection to the dashboard is lost: " in said
     assert f"--attach {ID}" in said
 
 
@@ -138,7 +138,7 @@ def test_a_run_that_is_not_verified_stays_and_can_be_fetched(
             "--address", address, "--attach", ID, *CONTRACT, "--run-dir", str(tmp_path / "run")
         )
     assert (found, removed) == (2, [])
-    assert "interrupted before the run was copied here: it is still on the cluster" in said
+    assert "interrupted before the run was copied here: the run is still on the cluster" in said
 
 
 def test_a_run_that_does_not_stop_is_not_followed_for_ever(
@@ -163,7 +163,7 @@ def test_a_second_signal_leaves_a_run_that_stops(monkeypatch: pytest.MonkeyPatch
     with cluster([{"status": "RUNNING"}]) as (address, _):
         code, said = run("--address", address, "--attach", ID)
     assert code == 2
-    assert "you left before the run had stopped" in said
+    assert "interrupted before the run had stopped" in said
     assert "goes on" not in said
 
 
@@ -185,7 +185,7 @@ def test_an_interrupt_without_a_terminal_stops_the_run(monkeypatch: pytest.Monke
     code, said, asked = interrupted(monkeypatch, terminal=None)
     assert code == 2
     assert f"POST /api/jobs/{ID}/stop" in asked
-    assert "stopping the run: it cleans up" in said
+    assert "stopping the run: it still removes" in said
     assert "run folder" in said
 
 

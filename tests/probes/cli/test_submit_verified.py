@@ -68,7 +68,7 @@ def test_attached_to_an_accepted_run_without_its_contract_nothing_is_proven(
     monkeypatch.setattr(BringBack, "remove", lambda self: removed.append("x"))
     code, said = submitted("--rehearsal", attach=True)
     assert (code, removed) == (20, [])
-    assert "no contract was given here to compare it with. Repeat --attach with the" in said
+    assert "no contract was given here to compare the run with. Repeat --attach with the" in said
     Path("seatrial.toml").write_bytes(load("lab").text)  # as `seatrial run` in this folder
     code, said = submitted(attach=True)
     assert (code, removed) == (0, ["x"]), said
@@ -139,7 +139,7 @@ def test_a_nonce_that_a_run_cannot_keep_is_refused_before(
         (["--nonce", "mine"], {}, "Expected: mine (as submitted)"),
         (["--tier", "soak"], {}, "tier: quick. Expected: soak (as submitted)"),
         (["--nodes", "8"], {}, "nodes of the run: 4. Expected: 8 (--nodes)"),
-        (["--no-rehearsal"], {}, "the run is a rehearsal: 4 emulated nodes. Expected: none"),
+        (["--no-rehearsal"], {}, "the run is a rehearsal: 4 emulated nodes. Expected: no"),
         (["--contract", "h100-ndr400"], {}, "sha256 of the contract: "),
         ([], {"contract": load("local")}, "sha256 of the contract: "),
         ([], {"started": "2036-01-20T22:17:03.120Z"}, " h from now. Set the clock of the head"),

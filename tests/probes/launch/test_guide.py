@@ -333,13 +333,13 @@ def test_a_contract_names_where_a_guide_comes_from() -> None:
     ("text", "says"),
     [
         ('document = "http://x.example/g.md"', "expected sha256 with 'http://x.example/g.md'"),
-        ('document = "ftp://x.example/g.md"', "'document': expected a path, or a URL by https"),
+        ('document = "ftp://x.example/g.md"', "'document': expected a path, or an https URL"),
         (
             'document = "https://x/\\u001b[31m"',
             "of printable characters, found 'https://x/\\x1b[31m'",
         ),
-        ('document = "file:///g.md"', "'document': expected a path, or a URL by https"),
-        ('document = "HTTPS://x.example/g.md"', "'document': expected a path, or a URL by https"),
+        ('document = "file:///g.md"', "'document': expected a path, or an https URL"),
+        ('document = "HTTPS://x.example/g.md"', "'document': expected a path, or an https URL"),
         ('document = "g.md"\nsha256 = "abc"', "'sha256': expected 64 hex digits"),
         ('document = "g.md"\nlaunchers = "torchrun"', "'launchers': expected a list, found"),
         ('document = "g.md"\nlaunchers = ["mpirun"]', "'launchers.0': expected 'torchrun' or"),

@@ -51,7 +51,7 @@ def test_a_killed_owners_folder_is_listed_and_removed(
     process, folder = owner
     assert re.fullmatch(r"/tmp/sea-[a-z0-9_]{8}", folder)
     assert folder not in list_files(["/tmp"]), "its owner still runs"
-    assert "the process that made it still runs" in remove_files([folder])[folder]
+    assert "the process that made this folder still runs" in remove_files([folder])[folder]
     assert Path(folder, "ray").is_dir()
     process.send_signal(signal.SIGKILL)
     process.wait()

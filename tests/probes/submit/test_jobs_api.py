@@ -362,7 +362,9 @@ def test_a_token_that_no_header_can_have_is_refused_without_it(
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", token)
-    with pytest.raises(SubmitError, match="RAY_AUTH_TOKEN or its file: the token has") as refused:
+    with pytest.raises(
+        SubmitError, match="RAY_AUTH_TOKEN or the token file: the token has"
+    ) as refused:
         JobsApi("http://127.0.0.1:9").stop("a")
     assert token not in str(refused.value)
     assert token[:3] not in str(refused.value)

@@ -95,7 +95,7 @@ def test_seconds_that_are_none_are_refused(pytester: pytest.Pytester, text: str)
         "-p", "probes.plugin", "--cluster", "auto", f"--wait-for-nodes={text}"
     )
     assert result.ret == 4
-    assert "expected whole seconds, or 30m or 2h, at most 24h" in result.stderr.str()
+    assert "such as 90, 30m or 2h, at most 24h" in result.stderr.str()
 
 
 def test_waiting_for_an_unknown_number_of_nodes_is_refused(pytester: pytest.Pytester) -> None:
