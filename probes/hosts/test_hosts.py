@@ -247,7 +247,7 @@ def test_each_gpu_computes_rightly_and_as_fast_as_the_others(cluster, measure):
         compute_judge.judge_errors(fleet, sums, [runs.first, runs.second, runs.alone], measure)
         compute_judge.judge_sums(fleet, sums, measure, hashes=not alone)
         if alone:
-            measure.covered("speeds are not compared: there is only one accelerator")
+            measure.covered("accelerators are not compared: all are emulated on one node")
         else:
             compute_judge.judge_speed(fleet, runs, measure)
         compute_judge.judge_agreed(fleet, runs.first, measure)
