@@ -205,7 +205,7 @@ TEMP_ROOM = default_check(
 )
 STRAY_RAYLETS = default_check(
     "stray_raylets", "raylets", "a raylet of another cluster may give the same GPUs to other jobs",
-    high=0, when=OWN_HOSTS, failing="raylets of another Ray cluster run{on}: {value}",
+    high=0, when=OWN_HOSTS, failing="raylets of another Ray cluster are running{on}: {value}",
 )
 CLOCK_OFFSET = default_check(
     "clock_offset", "s", "if clocks differ more, logs of two nodes appear in the wrong order", high=0.1,

@@ -431,7 +431,7 @@ def open_stand_in(node: Mapping[str, Any], refuses: bool) -> Iterator[str]:
         call = actor.start_server.remote(node["address"], refuses)
         yield f"http://{of_ray.join_address(node['address'], ray.get(call, timeout=START_SECONDS))}"
     except ray.exceptions.RayError as error:
-        raise StandInMissing(last_line(error, "it died")) from None
+        raise StandInMissing(last_line(error, "the fake endpoint died")) from None
     finally:
         ray.kill(actor)
 

@@ -127,7 +127,7 @@ def read_strays(system: Facts, ranks: int) -> Reading:
     if not others and not found["own"]:
         return Reading(None, "the node's own raylet is not among the processes that a worker sees")
     names = (f"process {one['pid']} ({one['session']})" for one in others)
-    text = f"raylets of another cluster run: {join_names(names)}"
+    text = f"raylets of another cluster are running: {join_names(names)}"
     return Reading(len(others), text=text, names={"pid": others[0]["pid"]} if others else {})
 
 

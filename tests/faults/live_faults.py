@@ -156,7 +156,7 @@ SEVERAL = [
          {"shared_memory"}),
     Case("tmp-full 1", {"HOST-TEMP-FULL"}, ["node1"], ["(tmpfs at /tmp) has "], {"temp_room"}),
     Case("stray-raylet 2", {"HOST-STRAY-RAYLET"}, ["node2"],
-         ["node2: raylets of another cluster run: process "], {"stray_raylets"}),
+         ["node2: raylets of another cluster are running: process "], {"stray_raylets"}),
     Case("version 1 pandas 0.1", {"HOST-IMAGE"}, ["node1"],
          ["node1: additional Python packages: pandas 0.1; missing Python packages: pandas "],
          {"image_differences"}),

@@ -88,12 +88,12 @@ FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     (
         "stray_raylets", "HOST-STRAY-RAYLET", {"raylets": {"others": [OTHER]}},
-        "n1: raylets of another cluster run: process 4711 (session_of_bob)",
+        "n1: raylets of another cluster are running: process 4711 (session_of_bob)",
     ),
     (
         "stray_raylets", "HOST-STRAY-RAYLET",
         {"raylets": {"others": [OTHER, {"pid": 5, "session": ""}], "hidden": True}},
-        "n1: raylets of another cluster run: process 4711 (session_of_bob)",
+        "n1: raylets of another cluster are running: process 4711 (session_of_bob)",
     ),
     (
         "temp_room", "HOST-TEMP-FULL",
