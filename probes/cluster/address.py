@@ -56,8 +56,8 @@ def follow_auth_mode(address: str) -> None:
         raise TokenProblem(f"the cluster at {address} requires a token, but {_lack()}: {HINT}")
     if try_request(door, token) == REFUSED:
         raise TokenProblem(
-            f"the cluster at {address} refuses the token of {_source()}: {HINT}, "
-            "which `ray get-auth-token` prints on its head"
+            f"the cluster at {address} refuses the token of {_source()}: {HINT}. "
+            "On the head, `ray get-auth-token` prints the token"
         )
     if os.environ.get(MODE, "").lower() != "token":
         turn_on_tokens()
@@ -174,8 +174,8 @@ def _running_address() -> tuple[str, str]:
     if not last and (embedded := find_embedded()):
         found = "; ".join(f"{address} ({run})" for address, run in sorted(embedded.items()))
         raise ClusterUnreachable(
-            "--cluster auto does not join the cluster of another run (--cluster local), found "
-            f"{found}. Wait until that run ends, {OTHERWISE}. To use that cluster, set "
+            "--cluster auto does not join the cluster of another run (--cluster local). Found: "
+            f"{found}. Wait until that run ends, {OTHERWISE}. To use the found cluster, set "
             f"RAY_ADDRESS={min(embedded)}, and give --wait-for-room 30m"
         )
     if not last:

@@ -138,7 +138,7 @@ class CleanupProcess:
             died = self._child.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             place = f"the process that cleans up ({self._child.pid})"
-            text = f"it was still running {seconds:.0f} s after the run"
+            text = f"it did not end within {seconds:.0f} s after the run"
             self.problems.append((place, f"{text}. Run `seatrial cleanup --remove`"))
             return
         if died:
@@ -502,7 +502,7 @@ def clean_up(registered: list[list[str]]) -> None:
         time.sleep(SUBMIT_SECONDS)
         end_all([item for item in jobs if item[0] == "jobs"])
     for path in remove_paths([Path(name) for kind, name in registered if kind == "folder"]):
-        text = f"could not remove {path}. A process may still write there: remove it later"
+        text = f"could not remove {path}. A process may still write there: remove the folder later"
         print(f"seatrial: {text}", file=sys.stderr)
     for uid, *others in [name.split("\n") for kind, name in registered if kind == "user"]:
         _, kept, unsearched = remove_files_of(int(uid), others=others)

@@ -31,7 +31,7 @@ def run_diagnostics(level: int, gpus: str = "") -> dict[str, Any]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        return {"error": f"it did not end within {seconds:.0f} s", "failed": []}
+        return {"error": f"{PROGRAM} did not end within {seconds:.0f} s", "failed": []}
     return parse_diagnostics(done.stdout, done.returncode, done.stderr)
 
 
@@ -48,7 +48,7 @@ def parse_diagnostics(output: str, code: int, errors: str = "") -> dict[str, Any
     failed = [one for one in results if one.pop("status").lower().startswith("fail")]
     error = f"exit code {code}, but no test failed" if code and not failed else ""
     if not results:
-        error = error or "it returned no result"
+        error = error or f"{PROGRAM} returned no result"
     return {"error": error, "failed": failed}
 
 

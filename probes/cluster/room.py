@@ -62,7 +62,7 @@ def wait_for_room(cluster: Any, seconds: float, say: Callable[[str], None]) -> f
             free_since = None
             if (held := _who_holds(cluster)) != announced:
                 announced = held
-                say(f"{held}: the run begins when all are free, or when --wait-for-room has passed")
+                say(f"{held}: the run waits for free accelerators, at most for --wait-for-room")
         else:
             free_since = now if free_since is None else free_since
             if not announced or now - free_since >= STEADY_S:
@@ -370,7 +370,7 @@ def end_claim(job: str) -> None:
     claim = _read()
     if claim.get("job") != job:
         found = f"the lock of job {_words(claim, 'job')}, {_origin(claim)}" if claim else "no lock"
-        raise OtherTrial(f"job {one_line(job)} has no lock on this cluster, found {found}")
+        raise OtherTrial(f"job {one_line(job)} has no lock on this cluster. Found: {found}")
     ray_internals.delete_value(KEY, NAMESPACE)
 
 

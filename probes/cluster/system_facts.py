@@ -374,7 +374,7 @@ VERBS_SYSFS = "/sys/class/infiniband_verbs"
 VERBS_DEVICES = "/dev/infiniband"
 PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")  # of the driver, and of Mellanox before it
 NVIDIA_DRIVER = "/proc/driver/nvidia/version"
-NO_VERBS = "it has no uverbs device: the module ib_uverbs is not loaded"
+NO_VERBS = "it has no uverbs device: the module ib_uverbs may not be loaded"
 
 
 def read_rdma_access(

@@ -198,7 +198,7 @@ def choose_ports(
     if common or fabric is None:
         return FabricPorts(names, ports, {})
     lacking = join_names(node for node, one in rails.items() if not one)
-    note = f"no RDMA port has an IP address on {lacking or 'all nodes at once'}"
+    note = f"no RDMA port has an IP address on {lacking or 'every node'}"
     return FabricPorts(names, ports, {}, has_ip=any(rails.values()), note=note)
 
 
@@ -219,7 +219,7 @@ def _agreed_ports(
     for node, found in interfaces.items():
         port = found.get(fabric)
         if not port:
-            dead[node] = f"has no interface {fabric}"
+            dead[node] = f"the node has no interface {fabric}"
         elif not port["address"] or port["state"] == "down":
             dead[node] = f"{fabric} is {port['state']} and has {port['address'] or 'no address'}"
     ports = {node: found.get(fabric) for node, found in interfaces.items()}

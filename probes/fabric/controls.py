@@ -81,7 +81,7 @@ def control_late_call(rig: FabricRig, run: SweepResult) -> None:
         rows = check_ops(rig.gang, CHECK_SIZE, None, ("all_reduce",), 0.25, delay)
         links.judge_stalls(replace(run, rows=rows["all_reduce"]), False, trial)
 
-    fault = f"rank {bad_rank} begins one all-reduce {late_s:.2g} s after the others"
+    fault = f"rank {bad_rank} begins one all-reduce {late_s:.2g} s after the other ranks"
     plant_on_ranks(rig.measure, check.LATE_CALL, fault, judge_fault)
 
 
@@ -101,7 +101,7 @@ def control_slow_collective(rig: FabricRig, run: SweepResult) -> None:
         uneven = max(rows[names[0]], key=lambda row: row["rank_cv"])
         judge.judge_variation(uneven, names[0], trial)
 
-    fault = f"ranks from {late[0]} on begin each {' and '.join(names)} "
+    fault = f"ranks {late[0]} and above begin each {' and '.join(names)} "
     fault += f"{quantity(delay_s, 's', 2)} late"
     plant_on_ranks(rig.measure, check.SLOW_COLLECTIVE, fault, judge_fault)
 
@@ -251,7 +251,7 @@ def control_other_witness(rig: FabricRig, normal: SweepResult, forced: SweepResu
     plant(
         rig.measure,
         check.OTHER_REPORT,
-        "the report of NCCL (or gloo) is replaced by that of the run on another network",
+        "the report of NCCL (or gloo) is replaced by that of an all-reduce on another network",
         lambda trial: judge.judge_transport(mixed, rig.terms.fabric, trial),
     )
 
@@ -290,7 +290,7 @@ def forced_run_is_slower(
         return False, f"no comparison: the normal run did not measure {size_text(CHECK_SIZE)}"
     message = f"normal run: {quantity(straight, 'GB/s')}"
     if port_gbytes >= SLOWER_RATIO * straight:
-        return None, f"{message} ({terms.management} may be as fast, so this is not compared)"
+        return None, f"{message} ({terms.management} may be as fast, so speeds are not compared)"
     return run.plateau["busbw"] < SLOWER_RATIO * straight, message
 
 
@@ -396,7 +396,7 @@ def control_doctored_port(nodes: FabricNodes, victim: str, other: str, measure: 
         more: dict[str, Any] = {"mtu": again.mtu, "duplicates": again.duplicates({})}
         judge_reach(ReachabilityResult(nodes.names, [], {}, **more, has_ip=has_ip), trial)
 
-    fault = f"{victim} reports the address of {other}, and an MTU that differs from the others"
+    fault = f"{victim} reports the address of {other}, and an MTU that no other node has"
     without = set() if has_ip else {check.MTU_MISMATCHES}
     if address is None:
         without = {check.MTU_MISMATCHES, check.DUPLICATE_ADDRESSES}

@@ -42,7 +42,7 @@ MTU_MISMATCHES = none_of(
 )
 HARMFUL_SETTINGS = none_of(
     "harmful_settings", "settings",
-    "such a setting, for example NCCL_P2P_DISABLE=1 or NCCL_COMM_ID, breaks or slows every job",
+    "a wrong setting, for example NCCL_P2P_DISABLE=1 or NCCL_COMM_ID, breaks or slows every job",
     failing="a setting breaks or slows the fabric{on}: {value}",
 )
 BUSBW = Check(
@@ -62,7 +62,7 @@ ALL_GATHER_AGAINST_ALL_REDUCE = default_check(
 )
 REDUCE_SCATTER_AGAINST_ALL_REDUCE = default_check(
     "reduce_scatter_against_all_reduce", "ratio",
-    "on a healthy fabric, the bus bandwidth of reduce-scatter is close to that of all-reduce; with gloo, to half of it", low=0.6,
+    "on a healthy fabric, the bus bandwidth of reduce-scatter is close to that of all-reduce; with gloo, it is close to half of that", low=0.6,
     marginal_low=0.75, failing="reduce-scatter reaches only {value} of the busbw expected from the all-reduce",
 )
 ALLTOALL_AGAINST_ALL_REDUCE = default_check(
@@ -110,7 +110,7 @@ NETWORK = Check(
     failing="gradients use the network {value}{on}",
 )
 AGREEING_SOURCES = fixed_check(
-    "agreeing_sources", "sources", "byte counters must name the same network as NCCL's log; with gloo, the same as gloo's sockets", low=2,
+    "agreeing_sources", "sources", "byte counters and NCCL's log (or gloo's sockets) must name the same network", low=2,
     high=2, doubted=True, depends=("management", "management_gbps",),
 )
 FABRIC_SHARE = fixed_check(
@@ -160,27 +160,27 @@ LOG_ERRORS = none_of(
 )
 RAILS = Check(
     "rails", "rails", from_run="[cluster] rails, or the rails of the best node", when=SEVERAL_RAILS,
-    depends=("rails",), no_control="the self-test cannot disable a rail that others use",
+    depends=("rails",), no_control="the self-test must not disable a rail that other jobs use",
     failing="active rails at full speed{on}: {value}",
 )
 SLOWEST_RAIL = default_check(
     "slowest_rail", "ratio",
     "NCCL spreads its rings evenly over the rails of a node; 100 % is an equal share", low=0.7,
     marginal_low=0.85, when=SEVERAL_RAILS, depends=("rails",),
-    no_control="the self-test cannot disable a rail that others use",
+    no_control="the self-test must not disable a rail that other jobs use",
     failing="a rail carries only {value} of an equal share{on}",
 )
 SLOW_GROUPS = none_of(
     "slow_groups", "groups",
-    "some nodes are slow only when many work at once; they delay every large job",
+    "some nodes are slow only when many nodes work at once; they delay every large job",
     not_owed="only the search in groups of nodes measures it: on large clusters, or after a slow all-reduce",
-    no_control="the self-test cannot slow an uplink that others use",
-    failing="nodes are slow when many work at once: {value}",
+    no_control="the self-test must not slow an uplink that other jobs use",
+    failing="nodes are slow when many nodes work at once: {value}",
 )
 # Two nodes are one pair, with no other to compare; raylets of one host have no link.
 SLOWEST_PAIR = default_check(
     "slowest_pair", "ratio",
-    "healthy links of one fabric differ only by noise: the best of several tries reaches over 90 %",
+    "healthy links of one fabric differ only by noise: the best of several tries reaches over 90 % of the typical speed",
     low=0.75, marginal_low=0.85, when=THREE_NODES & OWN_HOSTS,
     failing="the slowest link has {value} of a typical link's speed{on}",
 )

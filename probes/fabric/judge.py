@@ -220,7 +220,7 @@ def judge_pairs(
         reason = "ranks of a node share ports, or the number of ports is unknown"
         measure.covered(f"all rails at once were not tested: {reason}")
     if several and (more := len(run.rank_nodes) - sum(len(rail.ports) for rail in pairs.rails)):
-        reason = "at least one node has fewer ranks"
+        reason = "at least one node has fewer ranks than another"
         measure.covered(f"{quantity(more, 'ranks')} took no part in the test of links: {reason}")
     nodes, least = list(run.sent), least_by_nodes(pairs.speed.speeds)
     places = {node: place for place, node in enumerate(nodes)}

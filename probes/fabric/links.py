@@ -220,7 +220,7 @@ def find_loss(
         if nodes:
             everywhere = len(nodes) == len(in_sweep) > 2
             where = "every node" if everywhere else join_names(nodes)
-            message = f"{where}: {_range(nodes.values())} of the packets sent are lost "
+            message = f"{where}: {_range(nodes.values())} of the sent packets are lost "
             message += "while all nodes send at once, but fewer while only two nodes send"
             code, named = ("FAB-LOSS-ALL", []) if everywhere else ("FAB-LOSS", [*nodes])
             findings.append(finding(code, message, named))

@@ -310,7 +310,7 @@ def find_unreachable(
     for node in dict.fromkeys([*reach.dead, *bad_nodes]):
         if node in explained:
             continue
-        reason = reach.dead.get(node, f"reaches no other node by TCP{_port_text(reach, node)}")
+        reason = reach.dead.get(node, f"it reaches no other node by TCP{_port_text(reach, node)}")
         names = {"interface": reach.ports.get(node)}
         ends = suspects([port_name(rail, node)])
         findings.append(finding("FAB-LINK-DOWN", f"{node}: {reason}", ends, names=names))
@@ -341,7 +341,7 @@ def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
         names = {mtu: [n for n in reach.mtu if reach.mtu[n] == mtu] for mtu in reach.mtu.values()}
         parts = [f"{join_names(names[mtu])} {mtu}" for mtu in names if names[mtu][0] in odd]
         if usual := [mtu for mtu in names if names[mtu][0] not in odd]:
-            parts.append(f"the others {usual[0]}")
+            parts.append(f"other nodes {usual[0]}")
         message = f"MTU{_port_text(reach, odd[0])}: {'; '.join(parts)}"
         peer = next((name for name in reach.mtu if name not in odd), "")
         known = _mtu_names(reach, odd[0], peer, max(reach.mtu.values()))

@@ -175,7 +175,7 @@ class SweepResult:
             return f"the byte counters of {', '.join(found)} cannot be read"
         elsewhere = [node for node in self.sent if not self.is_counted(node)]
         names = ", ".join(elsewhere)
-        return f"no network port of {names} counted the bytes that it sent" * bool(elsewhere)
+        return f"no network port of {names} counted the bytes that were sent" * bool(elsewhere)
 
     def witness_disagreement(self) -> str:
         """Describe where the two sources differ, or one reports nothing; "" if they agree."""

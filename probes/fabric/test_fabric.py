@@ -19,7 +19,7 @@ from scaling.collectives.sweep import connect, warm_up
 @pytest.mark.criterion("FABRIC")
 @pytest.mark.keeps_gang
 def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, measure):
-    """All-reduce over every accelerator moves exact data over the agreed fabric, at its speed.
+    """All-reduce over every accelerator moves exact data over the agreed fabric, fast enough.
 
     A job that took the wrong network still trains and its loss still falls; only its bandwidth and
     the witnesses give it away.  So we time it, check every element, count the bytes on every

@@ -69,7 +69,7 @@ def control_unregistered_gpu(run: Scenario) -> None:
         partial(judge_gpu_use, samples, cluster.gpus_by_node),
         unable=""
         if gpu
-        else "no node was idle: Ray must count all its GPUs as free, and one must have no process",
+        else "no idle node: Ray must count all GPUs of a node as free, and one GPU must be unused",
         located=node in hidden,
         saw=join_names(hidden.get(node, (0, []))[1]) or "nothing",
     )
@@ -200,7 +200,7 @@ def control_two_that_fit(run: Scenario) -> None:
         check.OVERCOMMITTED: len(checks.find_overcommitted([last], fewer)),
     }
     fault = (
-        "two gangs that fit together are judged as two that do not. They start no actors, and "
+        "two gangs that fit together are judged as if they did not fit. They start no actors, and "
         "one accelerator of each node is not counted"
     )
     plant(run.measure, check.TWO_THAT_FIT, fault, values)
@@ -222,7 +222,7 @@ def control_late_release(run: Scenario) -> None:
         delay = run.elapsed(since, run.wait_placed(waiting))
         run.rig.release()
         run.wait_idle()
-    fault = f"a gang keeps all accelerators for {held_s:.2g} s while another gang waits for one"
+    fault = f"a gang keeps all accelerators for {held_s:.2g} s while another gang needs one of them"
     values = dict.fromkeys((check.NEVER_PLACED, check.BLOCKED_BEHIND), int(placed is None))
     plant(run.measure, check.LATE_RELEASE, fault, {**values, check.PLACEMENT_DELAY: delay})
 

@@ -39,7 +39,7 @@ NEVER_PLACED = none_of(
 )
 NODES_KILLED = fixed_check(
     "nodes_killed", "raylets", "the probe must kill one raylet", low=1, high=1, doubted=True,
-    no_control="it shows that the probe's own fault happened",
+    no_control="this measure itself shows that the fault was planted",
 )
 RAY_TRAIN_OUTCOME = fixed_check(
     "ray_train_outcome", "", "Ray Train must run once enough accelerators are free",
@@ -67,7 +67,7 @@ PLACED_CONCURRENTLY = fixed_check(
     high=1, failing="of two jobs that do not fit together, Ray placed {value}",
 )
 SAMPLE_RATE = fixed_check(
-    "sample_rate", "Hz", "with fewer samples a second, seatrial could miss a gang that holds only a part", low=20,
+    "sample_rate", "Hz", "with fewer samples a second, seatrial could miss a gang that holds only a part of its GPUs", low=20,
     doubted=True,
 )
 PLACEMENT_DELAY = default_check(
@@ -78,7 +78,7 @@ RELEASE_TIME = default_check(
     "release_time", "s",
     "other jobs wait until Ray frees the gang of a dead driver, which takes 0.1 s on an idle head node", high=10, marginal_high=5,
     no_control="a self-test would hold accelerators for longer than the limit",
-    failing="the GPUs of a dead job are free after {value}",
+    failing="the GPUs of a dead job are free only after {value}",
 )
 LARGE_GANG_WAIT = Check(
     "large_gang_wait", "s", better="lower", when=ordered("queue"),

@@ -125,15 +125,15 @@ class Scenario:
         resource, found = rig.cluster.resource, len(self.capacity)
         if found < nodes:
             raise NoRoom(
-                f"the test {title!r} needs free {resource}s on {nodes} nodes. Found: on {found}. "
-                "If other jobs hold the rest, test again when they have ended"
+                f"the test {title!r} needs free {resource}s on {nodes} nodes. Found: {found}. "
+                "If other jobs hold the rest, test again when those jobs have ended"
             )
         self.observer.other_jobs()  # forget jobs that have ended by now
         self.other_jobs = self.observer.other_jobs()
         if alone and self.other_jobs:
             who = f"other jobs run on this cluster ({join_names(self.other_jobs)})"
             why = f"{who}, and the test might delay them"
-            raise NoRoom(f"the test {title!r} did not run: {why}. Run it when they have ended")
+            raise NoRoom(f"the test {title!r} did not run: {why}. Test again when they have ended")
         self.first_sample = len(self.observer.samples)
         self.first_mark = len(self.observer.marks)
         self.control_ranges: list[tuple[int, int]] = []  # indices of samples taken during controls
@@ -163,7 +163,7 @@ class Scenario:
             held = self.rig.cluster.describe_holders() or "Ray does not report what holds the rest"
             raise NoRoom(
                 f"GANG needs {needed} free {resource}s, but {free} of {size} were free after "
-                f"{SETTLE_SECONDS} s: {held}. Run it when the other jobs have ended"
+                f"{SETTLE_SECONDS} s: {held}. Test again when the other jobs have ended"
             )
         return free, {node: count for node, count in sorted(sample["free_on"].items()) if count}
 

@@ -246,7 +246,7 @@ def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
     """Judge that no accelerator was given away twice."""
     bad = checks.find_overcommitted(samples, run.capacity)
     first = next(iter(bad), {})
-    shown = join_names(f"{count} free accelerators on {node}" for node, count in first.items())
+    shown = join_names(f"{count} accelerators held on {node}" for node, count in first.items())
     seen = quantity(len(bad), "samples")
     message = f"in {seen}, jobs held more accelerators than were free. First sample: {shown}"
     twice = finding("GANG-OVERCOMMIT", message, sorted(first))

@@ -102,7 +102,7 @@ def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
 
 
 def test_a_lost_node_harms_its_own_gang_only(scene):
-    """A gang that lost a node blocks no other gang once its launcher has removed it.
+    """A gang that lost a node blocks no other gang after its launcher has removed it.
 
     Four spare raylets join the cluster and two are killed: one while a gang waits, one under a
     gang that runs.  Ray 2.60 places no other gang while the harmed gang exists; that is reported.

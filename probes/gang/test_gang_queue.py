@@ -48,7 +48,7 @@ def test_a_gang_that_does_not_fit_blocks_nobody(scene, cluster):
 
 
 def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
-    """A gang that needs all free accelerators is placed once another job's small gangs end.
+    """A gang that needs all free accelerators is placed after another job's small gangs end.
 
     Plain Ray promises no fairness: the wait and the gangs that overtook are reported. The wait is
     bounded only where the contract declares a queue layer.

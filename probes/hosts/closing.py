@@ -94,7 +94,7 @@ def control_restarted_node(
         cluster,
         measure,
         check.RESTARTED_NODE,
-        f"reads its boot id from {NEW_AT_EACH_READ}, which changes",
+        f"reads its boot id from {NEW_AT_EACH_READ}, which changes at each read",
         victim,
         read_boot_id,
         NEW_AT_EACH_READ,

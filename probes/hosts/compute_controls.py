@@ -349,7 +349,7 @@ def describe_slow_link(link: Link, model: Sequence[Link]) -> str:
     if link["generation"] >= generation and link["width"] >= width:
         return ""
     now = f"PCIe {link['generation']} x{link['width']} under load"
-    return f"{now}. Expected: {generation} x{width}"
+    return f"{now}. Expected: PCIe {generation} x{width}"
 
 
 def note_clocks(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
@@ -375,6 +375,6 @@ def control_old_link(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
     planted = fleet.read_links([victim.key], OLD_LINK)
     trial = measure.trial()
     judge_links(fleet, {**links, **planted}, trial)
-    fault = f"{victim.label} runs PCIe {OLD_LINK['generation']} under load, as NVML reports"
+    fault = f"NVML reports PCIe {OLD_LINK['generation']} under load for {victim.label}"
     located = victim.key in planted and is_located(trial, victim)
     measure.control(check.OLD_LINK, fault, trial, located=located)

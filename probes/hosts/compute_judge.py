@@ -295,9 +295,9 @@ def judge_hashes(fleet: WorkFleet, sums: Sums, measure: Recorder) -> None:
         first = {key: one[0] for key, one in own.items() if key not in texts}
         if len(first) == 1:
             one = fleet.accelerators[next(iter(first))]
-            unknown[one.key] = f"{one.label}: no other {one.model} with its software gave a result"
+            unknown[one.key] = f"{one.label}: no other {one.model} with this software gave a result"
         elif usual := find_majority(first):
-            most = f"most GPUs of its kind give {usual[:SHOWN]}"
+            most = f"most GPUs of the same kind give {usual[:SHOWN]}"
             others = {key: one for key, one in first.items() if one != usual}
             texts |= {
                 k: f"a GEMM gives hash {one[:SHOWN]}, and {most}" for k, one in others.items()

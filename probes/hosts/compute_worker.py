@@ -56,7 +56,7 @@ GPU_SIZES = WorkSizes("bfloat16", 8192, 4096, 8, 1024 * MIB, 256 * MIB, 4)
 # Calls of about 1 ms on one thread: nodes of a rehearsal share cores.
 CPU_SIZES = WorkSizes("float32", 256, 256, 2, 8 * MIB, 2 * MIB, 1)
 NO_GPU = "torch finds no GPU that it can use"
-CPU_BUILD = "is a build without GPUs"  # of torch: pip takes it from PyTorch's index for CPUs
+CPU_BUILD = "is a build without GPU support"  # of torch: pip takes it from PyTorch's index for CPUs
 
 
 class WorkDevice:

@@ -96,7 +96,7 @@ def control_larger_order(
     larger = terms.model_copy(update={key: count + 1 for key, count in known.items()})
     without = {name for key, name in orders.items() if key not in known}
     unable = "" if known else "the contract orders no number of nodes or GPUs"
-    fault = "the order asks for one node more, and for one GPU more on each node"
+    fault = "each number in the order (nodes, GPUs of a node) is raised by one"
     judge = partial(judge_hosts, cluster, larger, facts, [])
     plant(measure, check.LARGER_ORDER, fault, judge, unable=unable, without=without)
 

@@ -56,7 +56,7 @@ GPUS = ordered_check("gpus", "GPUs", "gpus_per_node", "exactly", failing="{subje
 COUNT_MISMATCHES = none_of(
     "count_mismatches", "counts",
     "Ray, NVML and torch must count the same GPUs; otherwise a rank gets no GPU, or a GPU is not used",
-    failing="Ray, NVML and torch do not agree on the number of GPUs{on}; different from Ray's: {value}",
+    failing="the GPU count of NVML or torch differs from Ray's count{on}: {value}",
 )
 NODES_WITH_FEWER_GPUS = none_of(
     "nodes_with_fewer_gpus", "nodes", "all nodes must have the same number of GPUs; a node with fewer has probably lost some",
@@ -90,8 +90,8 @@ SLOWED_GPUS = no_gpu(
     "GPUs are slowed down by heat or power{on}: {value}",
 )
 POWER_LIMIT = default_check(
-    "power_limit", "ratio", "a GPU below its default power limit computes slower", low=1,
-    when=ON_GPU, failing="a GPU may use only {value} of its default power{on}",
+    "power_limit", "ratio", "a power limit below the default slows the GPU", low=1,
+    when=ON_GPU, failing="the power limit of a GPU is only {value} of its default{on}",
 )
 NARROW_PCIE = no_gpu(
     "narrow_pcie", "a link with half of its lanes has half the speed to the host",
@@ -102,7 +102,7 @@ NVLINKS_DOWN = no_gpu(
     "GPUs have NVLinks that are down{on}: {value}",
 )
 FABRIC_FAULTS = no_gpu(
-    "fabric_faults", "without its NVLink fabric, CUDA does not start or is slow",
+    "fabric_faults", "without the NVLink fabric, CUDA does not start or is slow",
     "GPUs have a fault in their NVLink fabric{on}: {value}",
 )
 CLOSED_GPUS = no_gpu(
@@ -176,13 +176,13 @@ SHARED_MISSING = none_of(
 # Limits of the system of each node, as a worker sees them; a contract may agree on others.
 OPEN_FILES = default_check(
     "open_files", "files",
-    "Ray warns below 4096 open files: connections can then fail", low=4096,
-    when=OWN_HOSTS, failing="a job may open only {value}{on}",
+    "Ray warns below 4096 open files, because connections can fail", low=4096,
+    when=OWN_HOSTS, failing="a job can open only {value}{on}",
 )
 LOCKED_MEMORY = default_check(
     "locked_memory", "GiB",
     "RDMA locks its buffers: 4 MiB x 32 channels x 32 ranks = 4 GiB; NCCL's manual asks for `ulimit -l unlimited`",
-    low=4, when=RDMA_AGREED & OWN_HOSTS, failing="a job may lock only {value} of memory{on}",
+    low=4, when=RDMA_AGREED & OWN_HOSTS, failing="a job can lock only {value} of memory{on}",
 )
 STACK = default_check(
     "stack", "MiB", "8 MiB is Linux's own default; threads of NCCL and torch may crash with less",
@@ -196,7 +196,7 @@ SHARED_MEMORY = default_check(
 PROCESSES = default_check(
     "processes", "threads a rank",
     "a rank starts about 250 threads of Ray, torch, NCCL and 8 data loaders; for 8 ranks, `ulimit -u` and pids.max must leave 2048 threads free", low=256,
-    failing="a job may start only {value}{on}",
+    failing="a job can start only {value}{on}",
 )
 TEMP_ROOM = default_check(
     "temp_room", "ratio",
@@ -205,10 +205,10 @@ TEMP_ROOM = default_check(
 )
 STRAY_RAYLETS = default_check(
     "stray_raylets", "raylets", "a raylet of another cluster may give the same GPUs to other jobs",
-    high=0, when=OWN_HOSTS, failing="raylets of another Ray cluster run{on}: {value}",
+    high=0, when=OWN_HOSTS, failing="raylets of another Ray cluster are running{on}: {value}",
 )
 CLOCK_OFFSET = default_check(
-    "clock_offset", "s", "events and logs of two nodes must be put in order", high=0.1,
+    "clock_offset", "s", "if clocks differ more, logs of two nodes appear in the wrong order", high=0.1,
     when=SEVERAL_NODES, failing="the clocks of two nodes differ by {value}",
 )
 UNSEEN_FILES = none_of(
@@ -219,7 +219,7 @@ UNSEEN_FILES = none_of(
 SEEN_AFTER = default_check(
     "seen_after", "s", "NFS caches a folder's attributes for up to 60 s (acdirmax)", high=60,
     when=SHARED_BY_NODES,
-    no_control="the test would take longer than the limit, a minute",
+    no_control="the test would take longer than the limit of one minute",
     failing="nodes see new files of other nodes in the shared folder {subject} only after {value}",
 )
 DOUBLE_CREATIONS = default_check(
@@ -293,7 +293,7 @@ NCCL_INTERFACE = default_check(
 IMAGE_DIFFERENCES = default_check(
     "image_differences", "nodes", "a rank with different packages may compute differently, or fail",
     high=0, when=SEVERAL_HOSTS,
-    failing="the Python packages or the operating system of {value} differ from the other nodes",
+    failing="the Python packages or the operating system of {value} differ from those of the other nodes",
 )
 EGRESS_CLOSED = none_of(
     "egress_closed", "connections", "jobs download from the addresses that the contract lists in `egress`",
@@ -343,12 +343,12 @@ GEMM_HASH_DIFFERS = none_of(
 )
 SLOW_GPUS = none_of(
     "slow_gpus", "GPUs",
-    "all ranks wait for a slow GPU; slow means 5 % below others of its model, 10 % with fewer than "
-    "five GPUs, and outside their spread; for emulated GPUs it means 50 %", when=HAS_PEERS,
+    "all ranks wait for a slow GPU; slow is a rate below the spread of its model, and below 95 % of "
+    "the typical rate; with fewer than five GPUs below 90 %, for emulated GPUs below 50 %", when=HAS_PEERS,
     failing="GPUs{on} are slower than others of their model: {value}",
 )
 SLOW_PCIE = no_gpu(
-    "slow_pcie", "a link one PCIe generation lower has half the speed to the host",
+    "slow_pcie", "with one PCIe generation less, a link has half the speed to the host",
     "GPUs have a slow PCIe link{on}: {value}",
 )
 SLOWING_GPUS = none_of(
@@ -391,7 +391,7 @@ STRANGER_JOBS = none_of(
 PUBLIC_ENDPOINTS = default_check(
     "public_entrances", "endpoints", "anyone who reaches an endpoint that requires no token can run code", high=0,
     doubted=True, when=OWN_HOSTS, depends=("authentication",),
-    no_control="a node gets no globally routable address for a test",
+    no_control="the self-test cannot give a node a public address",
 )
 
 INVENTORY = (
@@ -514,8 +514,8 @@ CRITERION = CriterionRow(
     "DNS, ports and shared storage are fit for jobs; each GPU computes correctly and at full speed",
     where="one worker on each node, and one for each GPU",
     needs=(
-        "permission of workers to read NVML, but not root",
-        "the contract's shared folder, which each node may write",
+        "permission for workers to read NVML (root is not needed)",
+        "the shared folder of the contract, writable on each node",
     ),
     headlines={NODES: "{value} answer"}, proven=", as ordered, healthy and identical",
     keeps_in_shared=True, reports_lost_nodes=True,

@@ -191,7 +191,7 @@ def judge_public(
     note = join_names(dict.fromkeys(unknown), 3)
     value = None if unknown and not public else len(public)
     if measure.would_fail(check.PUBLIC_ENDPOINTS, value):
-        value, note = None, f"public unless a firewall closes the port: {join_names(texts, 3)}"
+        value, note = None, f"Ray is public if no firewall closes the port: {join_names(texts, 3)}"
         endpoint, reached = public[0]
         names = {"address": reached[0], "port": find_port(endpoint.address)}
         text = f"Ray requires no token at public addresses: {join_names(texts, 6)}"
@@ -431,7 +431,7 @@ def open_stand_in(node: Mapping[str, Any], refuses: bool) -> Iterator[str]:
         call = actor.start_server.remote(node["address"], refuses)
         yield f"http://{of_ray.join_address(node['address'], ray.get(call, timeout=START_SECONDS))}"
     except ray.exceptions.RayError as error:
-        raise StandInMissing(last_line(error, "it died")) from None
+        raise StandInMissing(last_line(error, "the fake endpoint died")) from None
     finally:
         ray.kill(actor)
 

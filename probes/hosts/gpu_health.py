@@ -212,7 +212,7 @@ def _describe_mode(board: Board, _: int, __: Fleet) -> str:
     return "compute mode is Prohibited" if board["compute_mode"] == PROHIBITED else ""
 
 
-UNCOUNTED = "no worker counted its GPUs"
+UNCOUNTED = "no worker counted the GPUs"
 VERBS = {"Ray": "Ray counts", "NVML": "NVML shows", "torch": "torch sees"}
 
 
@@ -265,7 +265,7 @@ class NodeGpus:
     @property
     def sentence(self) -> str:
         """Sentence: `node3: 8 GPUs were ordered, Ray counts 8, NVML shows 7, torch sees 7`."""
-        parts = ["no number was ordered"]
+        parts = ["no number of GPUs was ordered"]
         if self.ordered is not None:
             parts = [f"{self.ordered} GPU{'s were' if self.ordered != 1 else ' was'} ordered"]
         for source, verb in VERBS.items():
@@ -276,7 +276,7 @@ class NodeGpus:
             else:
                 parts.append(f"{source} is not compared")
         if self.assigned not in (None, 1):
-            parts.append(f"a worker that Ray gave 1 GPU sees {self.assigned}")
+            parts.append(f"a worker with 1 GPU from Ray sees {self.assigned}")
         return f"{self.name}: {', '.join(parts)}"
 
 

@@ -396,7 +396,7 @@ def judge_nvml(nodes: Sequence[NodeGpus], facts: AllFacts, short: bool, measure:
         expected = bool(node.counts["Ray"] or node.ordered or missing)
         faults = find_nvml_faults(fact, expected)
         count = None if faults is None else len(faults)
-        unread = "its GPUs are AMD's, and NVML reads only NVIDIA's"
+        unread = "the GPUs are AMD's, and NVML reads only NVIDIA's"
         measure(check.NVML_ERRORS, count, on=node.name, note=unread)
         measure.explain(faults or [])
 

@@ -45,7 +45,7 @@ class Reading:
 def read_open_files(system: Facts, ranks: int) -> Reading:
     """Read how many files a worker may open."""
     soft, hard = (MOST_FILES if n == UNLIMITED else n for n in system["limits"]["open_files"])
-    return Reading(soft, text=f"a worker may open {soft} files (hard limit: {hard})")
+    return Reading(soft, text=f"a worker can open {soft} files (hard limit: {hard})")
 
 
 def read_locked_memory(system: Facts, ranks: int) -> Reading:
@@ -54,7 +54,7 @@ def read_locked_memory(system: Facts, ranks: int) -> Reading:
     soft = limits["locked_bytes"][0]
     if limits["locks_any"] or soft == UNLIMITED:
         return Reading(ram, "the size of the node's memory could not be read")
-    return Reading(soft / GIB, text=f"a worker may lock {soft // 2**10} KiB of memory")
+    return Reading(soft / GIB, text=f"a worker can lock {soft // 2**10} KiB of memory")
 
 
 def read_stack(system: Facts, ranks: int) -> Reading:
@@ -83,7 +83,7 @@ def read_threads(system: Facts, ranks: int) -> Reading:
     """Read how many more threads each rank of the node may start."""
     bound, room = min(system["threads"].items(), key=lambda item: item[1])
     threads, of = quantity(room, "more threads"), quantity(ranks, "ranks")
-    text = f"a worker's user may start {threads} for {of} (limit: {bound})"
+    text = f"the user of a worker can start {threads} for {of} (limit: {bound})"
     return Reading(room / ranks, text=text)
 
 
@@ -127,7 +127,7 @@ def read_strays(system: Facts, ranks: int) -> Reading:
     if not others and not found["own"]:
         return Reading(None, "the node's own raylet is not among the processes that a worker sees")
     names = (f"process {one['pid']} ({one['session']})" for one in others)
-    text = f"raylets of another cluster run: {join_names(names)}"
+    text = f"raylets of another cluster are running: {join_names(names)}"
     return Reading(len(others), text=text, names={"pid": others[0]["pid"]} if others else {})
 
 
@@ -266,7 +266,7 @@ def judge_clocks(
     if not fails and silent:
         note = f"no answer from {join_names(silent)}"
     elif not fails and measure.would_fail(check.CLOCK_OFFSET, most):
-        note = f"nodes answer too slowly for a verdict: {quantity(value, 's', spread=most - value)}"
+        note = f"nodes answer too slowly: the offset is {quantity(value, 's', spread=most - value)}"
     measure(check.CLOCK_OFFSET, None if note else value, spread=most - value, note=note)
     if fails:
         measure.explain(find_odd_clocks(offsets, measure))

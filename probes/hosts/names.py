@@ -317,7 +317,7 @@ def _loopback_finding(text: str, group: AllFacts) -> Finding:
         "gloo listens on the loopback"
     )
     remedy = (
-        f"Give the host name of {join_names(nodes)} its own address in /etc/hosts there (on "
+        f"Add the host name, with the node's own address, to /etc/hosts of {join_names(nodes)} (on "
         f"{nodes[0]} the line `{own}`). Remove the name from lines of 127.*. Or set "
         "GLOO_SOCKET_IFNAME before `ray start`."
     )
@@ -424,7 +424,7 @@ def control_loopback(cluster: Cluster, facts: AllFacts, measure: Recorder) -> No
     answer = ask_victim(cluster, victim, read_loopback_names)
     name, doctored = victim["name"], [{**victim, "names": answer}]
     own_name = f"the host name of {name} is {LOCALHOST}, and gloo has no interface set"
-    interface = f"NCCL_SOCKET_IFNAME is =lo in a worker on {name}"
+    interface = f"NCCL_SOCKET_IFNAME is `=lo` in a worker on {name}"
     unable = f"{name} does not answer" if answer is None else ""
     for control, fault, judge in (
         (check.LOOPBACK_ADDRESS, f"Ray's address of {name} is {LOOPBACK}", judge_addresses),

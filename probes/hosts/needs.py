@@ -83,7 +83,7 @@ def check_images(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) ->
         return
     *others, victim = cluster.facts
     image, unable = ask_node(cluster, victim, read_other_image)
-    fault = f"{victim['name']} has one more Python package"
+    fault = f"{victim['name']} has a Python package that no other node has"
     judge = partial(judge_images, cluster, [*others, {**victim, "image": image}])
     plant(measure, check.OTHER_IMAGE, fault, judge, unable=unable)
 
@@ -302,7 +302,7 @@ def check_egress(cluster: Cluster, targets: Sequence[str], measure: Recorder) ->
         judge_ways_out(list(problems), {name: problems}, [], trial)
         return all(problems.values())
 
-    fault = f"{name} connects to a port of its own that is closed"
+    fault = f"{name} connects to a closed port of its loopback"
     plant(measure, check.CLOSED_TARGET, fault, judge, unable=unable)
 
 

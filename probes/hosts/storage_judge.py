@@ -123,7 +123,7 @@ def judge_replaced(storage: StorageRound, answers: Parts, among: Ids, measure: R
     blind = [id for id, part in readers.items() if not part["reads"]]
     note = _why_missing(storage, answers, among, "replaced")
     if blind:
-        note = f"{storage.name_all(blind)} did not see the file"
+        note = f"{storage.name_all(blind)} did not see the file that another node replaces"
     total = sum(gaps.values())
     count = total if total or (readers and not note) else None
     measure(check.RENAME_GAPS, count, on=storage.where, note=note)

@@ -83,7 +83,7 @@ def judge_lost(
     known = [id for id in names if id in now and before.get(id, {}).get("system")]
     lost = {names[id]: text for id in known if (text := describe_loss(before[id], now[id]))}
     unknown = [names[id] for id in names if id not in known]
-    note = "" if known else "no node is left of those at the start of the run"
+    note = "" if known else "no node from the start of the run is in the cluster now"
     if unknown:
         note = f"{join_names(unknown)}: no answer, or what was mounted at the start is not known"
     measure(check.STORAGE_LOST, None if note and not lost else len(lost), on=folder, note=note)

@@ -75,7 +75,7 @@ def coverage_text(cluster, facts):
     """Describe which nodes answered, and which take no part."""
     text = f"{len(facts)} of {len(cluster.nodes)} nodes that Ray counts as alive answered"
     if names := [node["name"] for node in cluster.bystanders]:
-        text += f"; without accelerators, so they run no ranks: {join_names(names)}"
+        text += f"; nodes without accelerators, which run no ranks: {join_names(names)}"
     return text
 
 
@@ -171,7 +171,7 @@ def test_jobs_get_the_limits_they_need(cluster, terms, measure):
 
 @pytest.mark.criterion("HOSTS")
 def test_all_nodes_use_the_shared_folder_at_once(cluster, terms, tier, measure):
-    """Each node reads what others wrote, no two create one file, and none writes or reads slowly.
+    """Each node reads what others wrote; no two create the same file; none writes or reads slowly.
 
     Without an agreed shared folder each node uses its temporary folder.
     """
@@ -180,7 +180,7 @@ def test_all_nodes_use_the_shared_folder_at_once(cluster, terms, tier, measure):
         each = {node["id"]: folder for node in cluster.nodes}
         mounts = cluster.on_each_node(storage_round.read_mount, each=each)
         cluster.shared_mounts = mounts  # the last probe compares them
-        measure.keep("mounts.json", mounts, caption="what each node has at the shared folder")
+        measure.keep("mounts.json", mounts, caption="what each node mounts at the shared folder")
     with storage_round.StorageRound.start(cluster, folder) as storage:
         sharing = storage.members
         if folder and len(storage.places) > 1:
@@ -247,7 +247,7 @@ def test_each_gpu_computes_rightly_and_as_fast_as_the_others(cluster, measure):
         compute_judge.judge_errors(fleet, sums, [runs.first, runs.second, runs.alone], measure)
         compute_judge.judge_sums(fleet, sums, measure, hashes=not alone)
         if alone:
-            measure.covered("there is no other accelerator to compare it with")
+            measure.covered("accelerators are not compared: all are emulated on one node")
         else:
             compute_judge.judge_speed(fleet, runs, measure)
         compute_judge.judge_agreed(fleet, runs.first, measure)
@@ -405,7 +405,7 @@ def listen(cluster, measure):
     """Judge the Xids that were heard since the first probe of GPUs began."""
     (heard, errors), names = cluster.hear_xids(), cluster.node_names
     others = [node["id"] for node in cluster.nodes if node["id"] not in heard]
-    silent = {names[id]: errors.get(id, "it joined later") for id in others}
+    silent = {names[id]: errors.get(id, "the node joined later") for id in others}
     answers = {names[id]: answer for id, answer in heard.items() if id in names}
     if answers:
         least = min(answer["seconds"] for answer in answers.values())

@@ -151,12 +151,12 @@ NEEDS = {SHARED: f'{SHARED}\nmodel_files = ["{MODEL}"]\negress = ["{SERVER}"]'}
 # One of each kind, which test_system_faults.py plants all at once as well.
 SEVERAL = [
     Case("limit 1 nofile 1024", {"HOST-OPEN-FILES"}, ["node1"],
-         ["node1: a worker may open 1024 files"], {"open_files"}),
+         ["node1: a worker can open 1024 files"], {"open_files"}),
     Case("shm 2 64m", {"HOST-SHARED-MEMORY"}, ["node2"], ["node2: /dev/shm has 64 MiB"],
          {"shared_memory"}),
     Case("tmp-full 1", {"HOST-TEMP-FULL"}, ["node1"], ["(tmpfs at /tmp) has "], {"temp_room"}),
     Case("stray-raylet 2", {"HOST-STRAY-RAYLET"}, ["node2"],
-         ["node2: raylets of another cluster run: process "], {"stray_raylets"}),
+         ["node2: raylets of another cluster are running: process "], {"stray_raylets"}),
     Case("version 1 pandas 0.1", {"HOST-IMAGE"}, ["node1"],
          ["node1: additional Python packages: pandas 0.1; missing Python packages: pandas "],
          {"image_differences"}),
@@ -177,7 +177,7 @@ SYSTEM = [
     Case("limit 0 pids 200", {"HOST-PROCESSES"}, ["node0"],
          ["more threads for 1 rank (limit: pids.max of /sys/fs/cgroup)"], {"processes"}),
     Case("limit 2 memlock 64", {"HOST-LOCKED-MEMORY"}, ["node2"],
-         ["node2: a worker may lock 64 KiB of memory"], {"locked_memory"}, terms=RDMA),
+         ["node2: a worker can lock 64 KiB of memory"], {"locked_memory"}, terms=RDMA),
     Case("limit 1 stack 1024", {"HOST-STACK"}, ["node1"],
          ["node1: the stack size limit of a worker is 1024 KiB"], {"stack"}),
     Case("clock 1 +2s", {"HOST-CLOCK"}, ["node1"],

@@ -23,7 +23,7 @@ class Cluster:
 
     def end_claim(self, job: str) -> None:
         if job != "01000000":
-            raise OtherTrial(f"job {job} has no lock on this cluster, found no lock")
+            raise OtherTrial(f"job {job} has no lock on this cluster. Found: no lock")
         Cluster.busy = False
 
     def claim(self, *_: object) -> None:
@@ -177,7 +177,7 @@ def test_the_claim_of_a_job_that_is_no_trial_can_be_ended(
     code, (line,) = run("--unclaim", "02000000")
     assert (code, line) == (
         4,
-        "error: job 02000000 has no lock on this cluster, found no lock",
+        "error: job 02000000 has no lock on this cluster. Found: no lock",
     )
     assert left == [OLD]
     code, lines = run("--unclaim", "01000000", "--remove")

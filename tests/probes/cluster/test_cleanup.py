@@ -276,7 +276,7 @@ def test_one_that_is_not_done_in_time_is_said() -> None:
     os.kill(keeper._child.pid, signal.SIGSTOP)
     keeper.close(seconds=0.2)
     assert keeper.problems[0][1] == (
-        "it was still running 0 s after the run. Run `seatrial cleanup --remove`"
+        "it did not end within 0 s after the run. Run `seatrial cleanup --remove`"
     )
     os.kill(keeper._child.pid, signal.SIGCONT)
     assert keeper._child.wait(timeout=10) == 0

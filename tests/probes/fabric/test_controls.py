@@ -97,7 +97,7 @@ SLOW = SimpleNamespace(fabric="fab0", management="eth0", management_gbps=0.2)
         (0.024, None, SLOW, None, None, "no normal run"),
         (1.1, 11.0, LAN, 10_000, True, "normal run: 11 GB/s"),
         (10.9, 11.0, LAN, 10_000, False, "normal run: 11 GB/s"),
-        (10.9, 11.0, LAN, 100_000, None, "(eth0 may be as fast, so this is not compared)"),
+        (10.9, 11.0, LAN, 100_000, None, "(eth0 may be as fast, so speeds are not compared)"),
         (10.9, 11.0, LAN, None, None, "management_gbps"),
     ],
 )

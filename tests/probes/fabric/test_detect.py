@@ -399,7 +399,7 @@ def test_bytes_that_no_port_counts_accuse_nobody() -> None:
     for name in ("network", "fabric_share", "share_on_other_networks"):
         assert found[name].verdict is Verdict.UNPROVEN
         assert found[name].note == (
-            "no network port of n0, n1, n2, n3 counted the bytes that it sent"
+            "no network port of n0, n1, n2, n3 counted the bytes that were sent"
         )
     seen = replace(run, sent={node: {"rdma": 0, "eth0": 800_000} for node in run.sent})
     probe = memory_recorder("FABRIC")

@@ -112,7 +112,7 @@ def test_an_agreed_interface_is_tried_or_is_dead() -> None:
     assert chosen.names == {"n0": "fab0", "n1": "fab0"}
     assert chosen.dead == {"n1": "fab0 is down and has 10.1.0.1"}
     chosen = choose_ports({"n0": node(0, fab0=up), "n1": node(1)}, "fab0", RAY)
-    assert chosen.dead == {"n1": "has no interface fab0"}
+    assert chosen.dead == {"n1": "the node has no interface fab0"}
 
 
 def test_without_an_agreed_fabric_rays_address_is_tried() -> None:
@@ -275,4 +275,4 @@ def test_a_node_without_the_interface_has_no_address_to_share(
     lacks = {"n0": node(0, fab0=port("10.1.0.0")), "n1": node(1)}
     gang: Any = Reachable(lacks, lacks)
     found = check_reach(gang, NAMES, "fab0")
-    assert (found.duplicates, found.dead) == ([], {"n1": "has no interface fab0"})
+    assert (found.duplicates, found.dead) == ([], {"n1": "the node has no interface fab0"})

@@ -84,7 +84,7 @@ def test_the_map_shows_a_blocked_pair_both_ways_and_measures_no_other() -> None:
 @pytest.mark.parametrize(
     ("mtu", "suspects", "said"),
     [
-        ({"a": 1500, "b": 1500, "c": 9000}, ["c"], "MTU: c 9000; the others 1500"),
+        ({"a": 1500, "b": 1500, "c": 9000}, ["c"], "MTU: c 9000; other nodes 1500"),
         ({"a": 1500, "b": 9000}, ["a", "b"], "MTU: a 1500; b 9000"),
         (
             {"a": 1500, "b": 9000, "c": 1500, "d": 9000},
@@ -94,7 +94,7 @@ def test_the_map_shows_a_blocked_pair_both_ways_and_measures_no_other() -> None:
         (
             {"a": 9000, "b": 9000, "c": 1500, "d": 4200},
             ["c", "d"],
-            "MTU: c 1500; d 4200; the others 9000",
+            "MTU: c 1500; d 4200; other nodes 9000",
         ),
     ],
 )

@@ -21,7 +21,7 @@ def test_workers_without_gpus_are_neither_nodes_nor_faults() -> None:
     result = run_hosts(StandInHosts(3, bystanders=2), **ORDER)
     assert result.verdict is Verdict.PASS
     assert findings(result) == []
-    assert "without accelerators, so they run no ranks: n3, n4" in result.coverage
+    assert "nodes without accelerators, which run no ranks: n3, n4" in result.coverage
 
 
 def test_gpus_that_ray_does_not_count_are_a_fault() -> None:

@@ -62,7 +62,7 @@ def test_an_offset_that_is_not_known_well_enough_proves_nothing(offset: float) -
     assert not_passed(result) == {"clock_offset cluster": "UNPROVEN"}
     assert findings(result) == []
     (why,) = [m.note for m in result.measurements if m.name == "clock_offset"]
-    assert why.startswith("nodes answer too slowly for a verdict: ")
+    assert why.startswith("nodes answer too slowly: the offset is ")
     assert "+/- 0.03 s" in why
 
 

@@ -223,7 +223,7 @@ def hide_assignment(cluster: StandInHosts) -> None:
         (lose_in_torch, "Ray counts 8, NVML shows 8, torch sees 7", ["gpus", "count_mismatches"]),
         (overcommit_in_ray, "Ray counts 16, NVML shows 8, torch", ["gpus", "count_mismatches"]),
         (lose_everywhere, "Ray counts 7, NVML shows 7, torch sees 7", ["gpus"]),
-        (hide_assignment, "a worker that Ray gave 1 GPU sees 8", ["count_mismatches"]),
+        (hide_assignment, "a worker with 1 GPU from Ray sees 8", ["count_mismatches"]),
     ],
 )
 @pytest.mark.parametrize("ordered", [8, None])
@@ -268,7 +268,7 @@ def test_of_two_nodes_the_one_with_fewer_is_named() -> None:
     [
         ({"error": "no GPU was free"}, "no GPU was free"),
         ({"assigned": 1, "error": "ImportError: libcudart"}, "libcudart"),
-        ({}, "no worker counted its GPUs"),
+        ({}, "no worker counted the GPUs"),
     ],
 )
 def test_a_torch_that_does_not_tell_proves_nothing(seen: dict[str, Any], why: str) -> None:

@@ -62,7 +62,7 @@ def test_a_failed_test_is_found_with_its_gpu(output: dict[str, Any]) -> None:
         ("", 1, "Error: unable to connect to\nthe host engine", "to connect to the host engine"),
         ("Error: no such GPU", 255, "", "Error: no such GPU"),
         ("", 3, "", "exit code 3"),
-        ("{}", 0, "", "it returned no result"),
+        ("{}", 0, "", "dcgmi returned no result"),
         (json.dumps(dcgm3()), 205, "", "exit code 205, but no test failed"),
     ],
 )
@@ -101,7 +101,7 @@ def test_the_program_is_run_at_its_level(program: Any, monkeypatch: pytest.Monke
     assert run_diagnostics(1)["failed"][0]["text"] == "row remap"
     assert run_diagnostics(1, "999")["error"] == "Error: GPU 999 is not there"
     monkeypatch.setitem(dcgm.LEVEL_SECONDS, 3, 0.2)
-    assert run_diagnostics(3)["error"] == "it did not end within 0 s"
+    assert run_diagnostics(3)["error"] == "dcgmi did not end within 0 s"
 
 
 def test_a_node_without_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -198,5 +198,5 @@ def test_each_level_has_twice_the_time_that_nvidia_gives_it(
 
     monkeypatch.setattr(dcgm.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(dcgm.subprocess, "run", run)
-    assert run_diagnostics(level)["error"] == f"it did not end within {seconds} s"
+    assert run_diagnostics(level)["error"] == f"dcgmi did not end within {seconds} s"
     assert asked == [(["/usr/bin/dcgmi", "diag", "-r", str(level), "-j"], seconds)]

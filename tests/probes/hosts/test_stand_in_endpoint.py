@@ -117,7 +117,10 @@ def test_it_answers_on_its_node_as_long_as_it_is_needed(
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [("Traceback:\n  File\nOSError: no address\n", "OSError: no address"), ("\n", "it died")],
+    [
+        ("Traceback:\n  File\nOSError: no address\n", "OSError: no address"),
+        ("\n", "the fake endpoint died"),
+    ],
 )
 def test_one_that_does_not_start_says_why_and_is_gone(
     monkeypatch: pytest.MonkeyPatch, killed: list[Any], words: str, said: str

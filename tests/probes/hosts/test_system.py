@@ -45,11 +45,11 @@ def test_sound_nodes_pass_and_each_control_is_caught() -> None:
 FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
     (
         "open_files", "HOST-OPEN-FILES", {"limits": {"open_files": [4095, 524288]}},
-        "n1: a worker may open 4095 files (hard limit: 524288)",
+        "n1: a worker can open 4095 files (hard limit: 524288)",
     ),
     (
         "locked_memory", "HOST-LOCKED-MEMORY", {"limits": {"locked_bytes": [8 * 2**20, -1]}},
-        "n1: a worker may lock 8192 KiB of memory",
+        "n1: a worker can lock 8192 KiB of memory",
     ),
     (
         "shared_memory", "HOST-SHARED-MEMORY",
@@ -62,7 +62,7 @@ FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     (
         "processes", "HOST-PROCESSES", {"threads": {"pids.max of /sys/fs/cgroup": 2047}},
-        "n1: a worker's user may start 2047 more threads for 8 ranks "
+        "n1: the user of a worker can start 2047 more threads for 8 ranks "
         "(limit: pids.max of /sys/fs/cgroup)",
     ),
     (
@@ -88,12 +88,12 @@ FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     (
         "stray_raylets", "HOST-STRAY-RAYLET", {"raylets": {"others": [OTHER]}},
-        "n1: raylets of another cluster run: process 4711 (session_of_bob)",
+        "n1: raylets of another cluster are running: process 4711 (session_of_bob)",
     ),
     (
         "stray_raylets", "HOST-STRAY-RAYLET",
         {"raylets": {"others": [OTHER, {"pid": 5, "session": ""}], "hidden": True}},
-        "n1: raylets of another cluster run: process 4711 (session_of_bob)",
+        "n1: raylets of another cluster are running: process 4711 (session_of_bob)",
     ),
     (
         "temp_room", "HOST-TEMP-FULL",
@@ -224,7 +224,7 @@ def test_the_same_fault_of_several_nodes_is_one_finding() -> None:
         ("HOST-OPEN-FILES", ["n0", "n1"]),
         ("HOST-OPEN-FILES", ["n3"]),
     ]
-    assert result.findings[0].statement.startswith("n0, n1: a worker may open 1024 files")
+    assert result.findings[0].statement.startswith("n0, n1: a worker can open 1024 files")
 
 
 def test_a_node_without_gpus_in_ray_has_one_rank() -> None:

@@ -78,7 +78,8 @@ def test_other_bits_than_most_are_named() -> None:
     assert not_passed(result) == {"gemm_hash_differs n1": "FAIL"}
     assert findings(result) == [("HOST-WRONG-SUM", ["n1"])]
     text = (
-        "GPU 3 (GPU-1-3) on n1: a GEMM gives hash b7b7b7b7, and most GPUs of its kind give 0a0a0a0a"
+        "GPU 3 (GPU-1-3) on n1: a GEMM gives hash b7b7b7b7, "
+        "and most GPUs of the same kind give 0a0a0a0a"
     )
     assert statement_of(result) == text
 
@@ -122,7 +123,7 @@ def test_one_of_its_build_proves_nothing() -> None:
     assert not_passed(result) == {"gemm_hash_differs n1": "UNPROVEN"}
     (note,) = [one.note for one in result.measurements if one.verdict is Verdict.UNPROVEN]
     assert note == (
-        "GPU 3 (GPU-1-3) on n1: no other NVIDIA H100 80GB HBM3 with its software gave a result"
+        "GPU 3 (GPU-1-3) on n1: no other NVIDIA H100 80GB HBM3 with this software gave a result"
     )
 
 
@@ -138,7 +139,7 @@ def test_one_emulated_accelerator_is_not_compared() -> None:
     result = run_work(emulated(1))
     assert result.verdict is Verdict.PASS
     assert verdicts(result).keys() == {"work_errors n0", "gemm_wrong n0"}
-    assert "no other accelerator to compare it with" in result.coverage
+    assert "accelerators are not compared: all are emulated on one node" in result.coverage
     assert [one.name for one in result.controls] == ["wrong element", "failing GEMM"]
 
 
@@ -167,14 +168,14 @@ def test_an_error_of_torch_is_named(method: str) -> None:
 def test_a_torch_without_gpus_is_one_finding_and_no_fault_of_a_gpu() -> None:
     cluster = SimulatedWork()
     for gpu in cluster.every:
-        gpu.errors["prepare"] = "torch 2.13.0+cpu is a build without GPUs"
+        gpu.errors["prepare"] = "torch 2.13.0+cpu is a build without GPU support"
     result = run_work(cluster)
     assert not_passed(result)["work_errors n1"] == "FAIL"
     assert findings(result) == [("HOST-TORCH-BUILD", ["n0", "n1", "n2"])]
-    assert statement_of(result) == "torch 2.13.0+cpu is a build without GPUs, on n0, n1, n2"
+    assert statement_of(result) == "torch 2.13.0+cpu is a build without GPU support, on n0, n1, n2"
     mixed = SimulatedWork()
     for gpu in mixed.every:
-        gpu.errors["prepare"] = "torch 2.13.0+cpu is a build without GPUs"
+        gpu.errors["prepare"] = "torch 2.13.0+cpu is a build without GPU support"
     gpu_of(mixed).errors["prepare"] = "CUDA error: out of memory"
     found = findings(run_work(mixed))
     assert [code for code, _ in found] == ["HOST-TORCH-BUILD", "HOST-GPU-ERROR"]

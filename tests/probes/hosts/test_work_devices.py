@@ -329,7 +329,7 @@ def test_a_torch_that_was_built_without_gpus_is_named(
     torch.__version__ = "2.13.0+cpu"
     monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]  # a stand-in
     about = AcceleratorWorker().prepare(True)
-    assert about["error"] == "torch 2.13.0+cpu is a build without GPUs"
+    assert about["error"] == "torch 2.13.0+cpu is a build without GPU support"
     torch.version.hip = "6.2"  # AMD's build
     assert AcceleratorWorker().prepare(True)["error"] == "torch finds no GPU that it can use"
 

@@ -69,7 +69,7 @@ def test_a_node_without_a_listener_proves_nothing() -> None:
     result = run_closing(cluster)
     notes = {m.subject: m.note for m in result.measurements if m.name == "xids" and m.note}
     assert notes == {
-        "n1": "its Xids could not be read: it joined later",
+        "n1": "its Xids could not be read: the node joined later",
         "n2": "its Xids could not be read: no answer within 30 s",
     }
 

@@ -344,9 +344,9 @@ def test_an_embedded_cluster_of_another_run_is_not_joined(monkeypatch: pytest.Mo
     with pytest.raises(ClusterUnreachable) as caught:
         find_address("auto")
     assert str(caught.value) == (
-        "--cluster auto does not join the cluster of another run (--cluster local), found "
+        "--cluster auto does not join the cluster of another run (--cluster local). Found: "
         "192.0.2.2:35503 (3 raylets of process 4321 of jane). Wait until that run ends, "
-        f"{OTHERWISE}. To use that cluster, set RAY_ADDRESS=192.0.2.2:35503, and give "
+        f"{OTHERWISE}. To use the found cluster, set RAY_ADDRESS=192.0.2.2:35503, and give "
         "--wait-for-room 30m"
     )
 

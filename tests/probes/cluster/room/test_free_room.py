@@ -79,7 +79,7 @@ def test_each_change_of_the_holder_is_said_once(clock: Clock) -> None:
     seconds, said = waited(cluster)
     assert 50 <= seconds <= 50 + room.STEADY_S + room.POLL_S
     assert said == [
-        f"{held}: the run begins when all are free, or when --wait-for-room has passed"
+        f"{held}: the run waits for free accelerators, at most for --wait-for-room"
         for held in ("actor A", "actor A; actor B", "actor B")
     ]
 
@@ -97,5 +97,5 @@ def test_seconds_are_counted_from_the_beginning(clock: Clock) -> None:
 
 
 def test_a_job_that_does_not_end_ends_the_patience_and_not_the_run(clock: Clock) -> None:
-    line = "actor A: the run begins when all are free, or when --wait-for-room has passed"
+    line = "actor A: the run waits for free accelerators, at most for --wait-for-room"
     assert waited(Shared(clock, (0, 1e9, "actor A")), 60) == (60, [line])

@@ -267,17 +267,17 @@ def test_the_claim_of_a_job_that_is_no_trial_is_ended(store: dict[bytes, bytes])
 @pytest.mark.parametrize(
     ("job", "says"),
     [
-        ("another", "found the lock of job theirs, started on ci-7 at 10:00"),
-        ("", "found the lock of job theirs, started on ci-7 at 10:00"),
-        ("theirs", "found no lock"),
+        ("another", "the lock of job theirs, started on ci-7 at 10:00"),
+        ("", "the lock of job theirs, started on ci-7 at 10:00"),
+        ("theirs", "no lock"),
     ],
 )
 def test_no_other_claim_is_ended(store: dict[bytes, bytes], job: str, says: str) -> None:
     """Between two looks another trial may have begun."""
-    if says != "found no lock":
+    if says != "no lock":
         theirs(store)
     before = dict(store)
-    with pytest.raises(OtherTrial, match=f"job {job} has no lock on this cluster, {says}"):
+    with pytest.raises(OtherTrial, match=f"job {job} has no lock on this cluster. Found: {says}"):
         end_claim(job)
     assert store == before
 

@@ -197,7 +197,7 @@ def test_a_network_that_loses_everywhere_accuses_no_node(recorder: Callable[...,
 
 
 def test_what_is_lost_only_when_all_send_is_told(recorder: Callable[..., Recorder]) -> None:
-    text = "2 % of the packets sent are lost while all nodes send at once"
+    text = "2 % of the sent packets are lost while all nodes send at once"
     (found,), verdict = loss_of(Gang(4, lambda *link: 0.0), recorder, 0.02)
     assert (verdict, found.code, found.suspects) == (Verdict.FAIL, "FAB-LOSS-ALL", [])
     assert f"every node: {text}" in found.statement
