@@ -141,7 +141,7 @@ PROBES = (
         RANKS_WITH_OTHER_WEIGHTS, RANKS_WITH_OTHER_VALIDATION, MISPLACED_SAMPLES, METRIC_ERROR,
         LOSS_RATIO, WRONG_EXPORTS, EXPORT_ERROR, SHARE_ON_AGREED_NETWORK),
         controls=(WRONG_GUIDE, OWN_USER, MISSING_VARIABLE, PLANTED_ERRORS, JOB_ON_ANOTHER_NETWORK),
-        disturbs=(ALL_GPUS, "submits jobs of 20 training steps each, from a temporary home folder", "if seatrial runs as root, creates a user on the host of seatrial, types the guide as this user, and removes the user with all files of the user"),
+        disturbs=(ALL_GPUS, "submits jobs of 20 training steps each, from a temporary home folder", "if seatrial runs as root, creates a user on the host of seatrial, types the guide as this user, and removes the user and the user's files"),
     ),
     Probe(
         "test_failing_job.py::test_a_failing_job_says_why",

@@ -148,7 +148,7 @@ class _RecordUnpickler(pickle.Unpickler):
         elif (module, name) == ("builtins", "getattr"):
             return _member_of
         raise CheckpointError(
-            f".metadata names {module}.{name}, which no checkpoint needs. To load it could run "
+            f".metadata names {module}.{name}, which no checkpoint needs. Loading it could run "
             "code: check who wrote this checkpoint, and remove the checkpoint"
         )
 
@@ -161,7 +161,7 @@ def _member_of(owner: Any, name: Any) -> enum.Enum:
     if isinstance(owner, enum.EnumMeta) and name in owner.__members__:
         return owner.__members__[name]
     raise CheckpointError(
-        f".metadata reads {name!r} of an object, which no checkpoint needs. To load it could run "
+        f".metadata reads {name!r} of an object, which no checkpoint needs. Loading it could run "
         "code: check who wrote this checkpoint, and remove the checkpoint"
     )
 
@@ -174,7 +174,7 @@ class _PlainPlanner(DefaultLoadPlanner):
         except pickle.UnpicklingError:
             name = read_item.dest_index.fqn
             raise CheckpointError(
-                f"{name} contains more than numbers and text. To load it could run code: check who "
+                f"{name} contains more than numbers and text. Loading it could run code: check who "
                 "wrote this checkpoint, and remove the checkpoint"
             ) from None
         value.seek(0)

@@ -276,7 +276,7 @@ def _add_beyond_replay(budget: LossBudget, seconds: float, replayed: float, wait
         code, where, part = "SCALE-LINK", FABRIC, WAITED_PART
         evidence = (
             f"steps wait {took_text} longer for collectives than on one node. "
-            f"Without training, they take {replay_text} longer"
+            f"Without training, collectives take {replay_text} longer"
         )
     else:
         code, where, part = "SCALE-UNEXPLAINED", EVERY_NODE, UNKNOWN_PART
