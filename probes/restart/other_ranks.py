@@ -335,9 +335,7 @@ def _resume_fewer(gang: Gang, config: TrainConfig, copy: Path) -> Results:
 
 def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
     """Run the control; judge that the smaller run takes the same samples, within the noise."""
-    because = (
-        f"{MARGIN} times the loss difference of two runs without a resume, one with fewer ranks"
-    )
+    because = f"{MARGIN} times the loss difference of two runs without resume, one with fewer ranks"
     noise = reference_run.loss_distance(runs.full, runs.fewer)  # the two runs that were not resumed
     limit = Limit(high=MARGIN * noise, unit="nats", because=because)
     fault = "the run that is resumed with fewer ranks skips one sample"

@@ -272,9 +272,7 @@ def judge_saves(
     if measure.would_fail(check.CHECKPOINT_OVERHEAD, share):
         node = ladder.slow_writer_node(usual, rung.nodes)
         cost = f"a save of {usual_gb} stops training for {usual.stall_s:.3g} s"
-        cost += (
-            f", a save of {gb(size)} for {stall_s:.3g} s (in proportion)" if terms.save_gb else ""
-        )
+        cost += f"; {gb(size)} would take {stall_s:.3g} s (in proportion)" if terms.save_gb else ""
         why = f"The others wait while {node} writes" if node else "No single node writes slowly"
         message = (
             f"on {on} {cost}. With a save every {minutes:g} minutes, training stops for "

@@ -255,7 +255,7 @@ def test_a_save_is_judged_as_one_of_the_agreed_size(run: Any) -> None:
     result = run(saved(1.0), late(1.0), save_gb=6e-4)  # a hundred times what was saved
     assert judged(result) == (pytest.approx(100 / 1800), Verdict.FAIL)
     (finding,) = result.findings
-    assert "stops training for 1 s, a save of 0.6 MB for 100 s (in proportion)" in finding.statement
+    assert "stops training for 1 s; 0.6 MB would take 100 s (in proportion)" in finding.statement
     assert " for 5.56 % of the time" in finding.statement
     assert result.measurements[0].subject == "3 nodes, 0.6 MB every 30 minutes"
 
