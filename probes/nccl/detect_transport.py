@@ -318,7 +318,7 @@ def _used_devices(host: Host) -> set[str]:
 def unknown_network(log: Log) -> Iterator[Finding]:
     """Find edges over a network plugin that is not known to use RDMA."""
     if networks := log.other_networks:
-        unknown = "seatrial does not know whether it uses RDMA"
+        unknown = "seatrial does not know whether this is RDMA"
         message = f"ranks are connected by {join_names(networks)}; {unknown}"
         yield one_finding("FAB-UNKNOWN-NET", message, lines=networks.values())
 

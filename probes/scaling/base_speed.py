@@ -117,7 +117,7 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
         value, note = test.read(base)
         measure(test.name, value, on=on, limit=test.limit, samples=timed, note=note)
         if test.limit is None:
-            words = f"no limit for the speed of one node is agreed, or known for {base.devices}"
+            words = f"no limit for one node's speed is agreed, or known for {base.devices}"
             remedy = f": set [SCALING.{test.name}] in the contract" if measure.row.required else ""
             measure.covered(words + remedy)
         elif value is not None and test.fails(base):

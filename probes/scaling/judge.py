@@ -139,7 +139,7 @@ def proven_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None) -> tuple[
     """
     efficiency, doubt = ladder.efficiency(rung), ladder.base_doubt
     if efficiency > MAX_EFFICIENCY:
-        doubt = "a step took longer on one node than on more: the run on one node was disturbed"
+        doubt = "a step took longer on one node than on several: the run on one node was disturbed"
     if not doubt or (limit and limit.judge(efficiency) is Verdict.FAIL):
         return efficiency, ""
     return None, f"{percent(efficiency)} is not proven: {doubt}"
