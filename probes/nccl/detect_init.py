@@ -65,7 +65,7 @@ def qp_errors(log: Log) -> Iterator[Finding]:
 def _gid_news(log: Log, hosts: list[str]) -> str:
     """Return that a port's GID table changed, and which links the host has, if that may matter."""
     changed = [m for m in log.hits["port-news"] if "GID table" in m.detail]
-    news = f"; the GID table also changed ({changed[0].line})" if changed else ""
+    news = f"; the GID table changed ({changed[0].line})" if changed else ""
     for name in hosts:
         types = log.hosts[name].link_types
         if len(set(types.values())) > 1:
