@@ -195,7 +195,7 @@ def ends_early(log: Log) -> str:
     if any(rank.number < 0 and not rank.stage for rank in log.job_ranks):
         return "the first lines of some of its processes are missing"
     where = _all_of(log, log.behind) or calls.rank_names(log.behind)
-    end = "they hang there, or this part of the log ends there"
+    end = "the ranks hang there, or this part of the log ends there"
     return f"the lines of {where} end at the step `{log.stage}`: {end}"
 
 
@@ -255,7 +255,7 @@ def missing_ranks(log: Log) -> Iterator[Finding]:
         stage = STAGES[min(rank.stage for rank in world)]
         message = (
             f"{number_ranks(absent)} of {size} never joined the job. The ranks that joined "
-            f"({len(world)}) wait for them at the step `{stage}` of NCCL's start"
+            f"({len(world)}) wait at the step `{stage}` of NCCL's start"
         )
         suspects = (f"rank {number}" for number in absent)
         yield one_finding("INIT-MISSING-RANK", message, suspects, names={"rank": absent[0]})

@@ -95,7 +95,7 @@ UNEQUAL_STEPS = none_of(
     "unequal_steps", "steps",
     "a run that was never killed has bitwise the same loss, gradient norm and samples; only the "
     "order of NCCL's sums may differ",
-    failing="the restarted run differs from a run that was never killed in {value}",
+    failing="the restarted run differs from a run that was never killed: {value}",
 )
 FINAL_STATE = fixed_check(
     "final_state", "",
