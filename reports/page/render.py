@@ -49,7 +49,7 @@ PRINTED = ("busbw", "efficiency")  # figures of what passed that are on paper, t
 EFFECT = {  # of a finding
     Severity.BLOCKS: "blocks the acceptance",
     Severity.DEGRADES: "makes the cluster slower or less reliable",
-    Severity.NOTES: "none on the acceptance",
+    Severity.NOTES: "information only",
 }
 MAX_PASSING = 4  # passing subjects of one measurement shown in its section; the appendix has all
 

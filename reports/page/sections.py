@@ -166,7 +166,7 @@ def _unproven_text(result: ProbeResult) -> str:
             "the test is wrong: send the run folder to the authors of the suite."
         )
     if only_lacks_limits(result):
-        return "Write the limit that was agreed into the contract."
+        return "Write the agreed limit into the contract."
     return _no_cause(result)
 
 

@@ -510,7 +510,7 @@ def test_a_result_that_lacks_more_than_a_limit_keeps_its_own_step() -> None:
     (hosts,) = summary("no-contract").record.results_of("HOSTS")
     assert only_lacks_limits(hosts)
     record = summary("no-contract").record
-    assert cause_text(hosts, record) == "Write the limit that was agreed into the contract."
+    assert cause_text(hosts, record) == "Write the agreed limit into the contract."
     (agreed,) = summary("healthy-atlas").record.results_of("HOSTS")
     assert not only_lacks_limits(agreed)
     sound = Measurement(name="a", value=1.0, limit=Limit(high=2, because="agreed"), judged=True)
