@@ -82,7 +82,7 @@ class TrainConfig:
     batch: int = knob(
         4,
         "Sequences per rank and step. A run that resumes with another number of ranks keeps the "
-        "sequences per step of all ranks together.",
+        "total of sequences per step.",
     )
     seq: int = knob(64, "Tokens per sequence.")
     vocab: int = knob(256, "Size of the vocabulary.")
@@ -117,7 +117,7 @@ class TrainConfig:
     )
     seed: int = knob(1234, "Seed of weights, dropout and data.")
     data: str = knob(
-        "", "Folder on each node with its token shard (see `shards`). Without it: synthetic data."
+        "", "Folder on each node with its token shard (see `shards`). Empty means synthetic data."
     )
     dtype: str = knob("auto", "Data type for compute. auto means bf16 on a GPU, and fp32 on a CPU.")
     device: str = knob(
@@ -155,9 +155,9 @@ class TrainConfig:
         0, "Steps between two saves; the last step is saved too. 0 means no regular saves."
     )
     save_mode: str = knob(
-        "sync", "sync: training waits until a save is written. async: it continues meanwhile."
+        "sync", "sync: training waits until a save is written. async: training continues meanwhile."
     )
-    save_failures: int = knob(2, "Saves in a row that may fail. One more failed save ends the run.")
+    save_failures: int = knob(2, "Failed saves in a row that a run survives. One more ends it.")
     keep_last: int = knob(3, "Number of newest checkpoints to keep; older ones are removed.")
     resume: bool = knob(
         True,

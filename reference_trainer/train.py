@@ -304,7 +304,7 @@ class Trainer:
             self.failure_streak = self.failure_streak + 1 if "error" in save else 0
             (self.failed_saves if "error" in save else self.saved).append(save)
             if "untidy" in save and self.world.rank == 0:
-                message = "step %d was saved, but LATEST or old checkpoints were not updated: %s"
+                message = "step %d was saved, but updating LATEST or removing old steps failed: %s"
                 log.warning(message, save["step"], save["untidy"])
             if "error" not in save:
                 continue

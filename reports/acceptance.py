@@ -38,8 +38,8 @@ NO_SUMS = records.RunProblem(
     text="the run ended without writing this file, for example because the disk was full",
 )
 NO_CONTRACT = (
-    "no contract was agreed, so nothing can be accepted: write one with what was ordered "
-    "(seatrial contract new --from {run}) and run seatrial again with it"
+    "no contract was agreed, so nothing can be accepted. Write a contract with what was ordered "
+    "(seatrial contract new --from {run}), and run seatrial again with this contract"
 )
 
 

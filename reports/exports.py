@@ -72,7 +72,7 @@ def check_renderings(run: Path, summary: AcceptanceSummary) -> tuple[list[str], 
     if not (run / SUMS).exists():
         return [], "the run did not finish"
     if not same_version(record.versions):
-        return [], "a different version of seatrial or of its libraries wrote them"
+        return [], "a different version of seatrial or of its libraries wrote the reports"
     texts = {**render_all(run, summary), "record.json": record_text(record)}
     del texts[SCHEMA_FILE]  # does not depend on the run
     if record.baseline:

@@ -76,7 +76,7 @@ class Limit(RecordModel):
     one_of: list[str] | None = about(None, "Words that pass, for a value that is a word.")
     unit: str = about("", "Unit of the bounds.")
     because: str = Field(min_length=3, description="Reason for the limit.")
-    source: str = about("", "Origin of the limit; `derived` if from the facts of the cluster.")
+    source: str = about("", "Origin of the limit; `derived` means from facts of the cluster.")
 
     @property
     def derived(self) -> bool:
@@ -147,7 +147,7 @@ class Measurement(RecordModel):
     unit: str = about("", "Unit of the value, the spread and the limit.")
     subject: str = about("cluster", "What was measured: the cluster, a node, a GPU or a link.")
     limit: Limit | None = about(None, "Limit that judges the value.")
-    judged: bool = about(True, "Whether it is judged; without a value or a limit it is UNPROVEN.")
+    judged: bool = about(True, "Whether the value is judged; UNPROVEN without a value or a limit.")
     spread: float | None = about(None, "Spread of the values (+/-), in the same unit.")
     samples: int | None = about(None, "Number of samples.")
     note: str = about("", "Why there is no value or no limit.")

@@ -71,16 +71,16 @@ class Finding(RecordModel):
 
     code: str = Field(description="Code of the finding; `seatrial explain CODE` explains it.")
     statement: str = Field(description="What is wrong, in one sentence.")
-    suspects: list[str] = about([], "Nodes, GPUs, ports or links that may cause it.")
+    suspects: list[str] = about([], "Nodes, GPUs, ports or links that can be the cause.")
     cause: Cause = about(Cause.UNKNOWN, "Class of the cause.")
-    severity: Severity = about(Severity.BLOCKS, "Whether it must be fixed before an acceptance.")
+    severity: Severity = about(Severity.BLOCKS, "Meaning of the problem for an acceptance.")
     order: str = about("", "What to do, with placeholders such as {node}.")
-    steps: list[RepairStep] = about([], "Commands, and what the output means.")
-    mended: str = about("", "How to know that it is fixed.")
+    steps: list[RepairStep] = about([], "Commands, and what their output means.")
+    mended: str = about("", "How to know that the problem is fixed.")
     names: dict[str, str] = about({}, "Names in this case, by the placeholder that they replace.")
     remedy: str = Field(description="What to do, as an instruction.")
     reproduce: str = about("", "Command that shows the problem again.")
-    evidence: list[str] = about([], "Paths of the evidence files that show it.")
+    evidence: list[str] = about([], "Paths of the evidence files that show the problem.")
 
 
 class Control(RecordModel):
@@ -135,18 +135,18 @@ class Criterion(RecordModel):
 
     id: str = Field(description="Name of the criterion, for example FABRIC.")
     title: str = Field(description="What the criterion claims.")
-    how: str = Field(description="How it is proven.")
-    required: bool = about(True, "Whether a run must prove it to be accepted.")
+    how: str = Field(description="How the claim is proven.")
+    required: bool = about(True, "Whether a run is accepted only if it proves this criterion.")
     not_provable: str = about(
-        "", "Why this kind of cluster cannot prove it; it is then not required."
+        "", "Why this kind of cluster cannot prove the criterion, which is then not required."
     )
     headlines: dict[str, str] = about(
-        {}, "Measures that a report shows for it, the best first, with their sentences."
+        {}, "Measures that a report shows for the criterion, the best first, with their sentences."
     )
     failing: dict[str, str] = about(
         {}, "Sentence of a report for each measure that fails, by its name."
     )
-    proven: str = about("", "End of the sentence if the criterion is accepted.")
+    proven: str = about("", "End of the headline if the criterion is accepted.")
 
     def template(self, m: Measurement) -> str:
         """Choose the sentence for a measurement: that of a headline, or of a failure; else ""."""
@@ -162,10 +162,10 @@ class Waiver(RecordModel):
     """Waiver: labels a FAIL, but never turns it into a PASS; flagged if the criterion passes."""
 
     id: str = Field(description="Name of the waiver.")
-    criterion: str = Field(description="Criterion whose failure it labels.")
+    criterion: str = Field(description="Criterion whose failure the waiver labels.")
     reason: str = Field(description="Why the failure is tolerated.")
     name: str = Field(description="Person who signed the waiver.")
-    until: date = Field(description="Last day on which it is valid.")
+    until: date = Field(description="Last day on which the waiver is valid.")
 
 
 class ProbeResult(RecordModel):
@@ -183,7 +183,7 @@ class ProbeResult(RecordModel):
     measurements: list[Measurement] = about([], "What the probe measured.")
     findings: list[Finding] = about([], "Explanations of problems. They never change a verdict.")
     controls: list[Control] = about(
-        [], "Planted faults. If none was caught, the result proves nothing."
+        [], "Planted faults. If one was not caught, the result proves nothing."
     )
     evidence: list[Evidence] = about([], "Files that the probe kept.")
     series: dict[str, Any] = about({}, "Values of the figures, by the name of the figure.")
@@ -223,7 +223,7 @@ class ContractFacts(RecordModel):
     name: str = Field(description="Name of the contract.")
     sha256: str = about("", "SHA-256 of the contract's text; empty without one.")
     agreed: bool = about(
-        True, "Whether it was agreed; false if limits were derived from the cluster."
+        True, "Whether the contract was agreed; false if limits were derived from the cluster."
     )
     tier: str = about("quick", "Tier that the contract asks for.")
     rehearsal: bool = about(False, "Whether the contract declares a rehearsal.")
@@ -231,7 +231,7 @@ class ContractFacts(RecordModel):
     criteria: list[Criterion] = Field(description="Criteria in the order of the reports.")
     waivers: list[Waiver] = about([], "Waivers of failures.")
     baseline: dict[str, float] = about(
-        {}, "Percent by which each measure may be worse than in an earlier run."
+        {}, "Percent by which each measure is allowed to be worse than in an earlier run."
     )
 
 
@@ -252,8 +252,8 @@ class RunProblem(RecordModel):
     kind: str = Field(
         description="collection, teardown, internal, rendering, disk, folder, cleanup, other test."
     )
-    where: str = Field(description="Where it happened.")
-    text: str = Field(description="What happened.")
+    where: str = Field(description="Place of the problem.")
+    text: str = Field(description="Text of the problem.")
 
     def sentence(self) -> str:
         """Format one line: kind, place and text of the problem."""
@@ -292,12 +292,12 @@ class RunRecord(RecordModel):
     nonce: str = about("", "Text that the customer chose for this run.")
     submission: str = about("", "Id of the submission, if `seatrial submit` started the run.")
     operator: str = about("", "Who ran the test, as given to --operator.")
-    baseline: str = about("", "Id of the run that this one is compared with.")
+    baseline: str = about("", "Id of the earlier run that this run is compared with.")
     baseline_problem: str = about(
         NO_BASELINE, "Why the baseline run cannot be compared; empty if it can."
     )
     baseline_values: list[BaselineValue] = about(
-        [], "Values of the baseline run that the contract compares with."
+        [], "Values of the baseline run that are compared with this run."
     )
     head: str = about("", "Hash of the last event.")
     judged_again: str = about("", "Id of the original run, if this record judges it again.")
@@ -362,7 +362,7 @@ def node_facts(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 NOT_RUN = "not run"  # state of the entry for a probe without a result
-NEVER_WRITTEN = "the test ended before it was measured"
+NEVER_WRITTEN = "the test ended before this measurement"
 
 
 def complete_results(
@@ -393,7 +393,7 @@ def _with_missing(result: ProbeResult, owed: OwedProbe) -> ProbeResult:
     judged = {m.name for m in result.measurements if m.judged}
     run = {control.name for control in result.controls}
     no_values = [Measurement(name=n, note=NEVER_WRITTEN) for n in owed.measures if n not in judged]
-    fault = "{} (the test ended before it was planted)"
+    fault = "{} (the test ended before this fault was planted)"
     absent = [Control(name=n, fault=fault.format(n)) for n in owed.controls if n not in run]
     return result.model_copy(
         update={

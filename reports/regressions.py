@@ -33,7 +33,7 @@ class BaselineValue(RecordModel):
     probe: str = Field(description="Probe that measured it.")
     measure: str = Field(description="Name of the measure.")
     subject: str = Field(description="What was measured.")
-    value: float | None = about(None, "Value; null if there was none.")
+    value: float | None = about(None, "Value; null if there was no value.")
     unit: str = about("", "Unit of value and spread.")
     spread: float | None = about(None, "Spread of the values (+/-), in the same unit.")
     samples: int | None = about(None, "Number of samples.")

@@ -120,8 +120,8 @@ def control_planted_errors(path: GuidedCluster, planted: Transcript, measure: Re
     plant(
         measure,
         check.PLANTED_ERRORS,
-        "the last rank has different weights, samples and validation data, all ranks export the "
-        "model, and the logged losses are wrong",
+        "the weights, samples and validation data of the last rank differ from the other ranks'; "
+        "all ranks export the model; the logged losses are wrong",
         partial(judge.judge_training, job, planted),
         unable="" if job.ended else f"the job ended with exit code {planted.exit_code}",
         without=() if size > 1 else OF_SEVERAL_RANKS,
@@ -183,7 +183,7 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
         )
     if held := describe_busy(cluster):
         pytest.fail(
-            f"no job can start now: {held}. To wait for room: --wait-for-room 30m", pytrace=False
+            f"no job can start now: {held}. To wait, give --wait-for-room 30m", pytrace=False
         )
     if ignored := ignored_address(cluster.dashboard):
         measure.progress(f"launch: {ignored}")
@@ -267,7 +267,7 @@ class LaunchedJobs:
         """Return who followed the guide, for the coverage."""
         if self.uid is None:
             return f"the user who runs seatrial followed the guide ({self.why_same})"
-        return f"user id {self.uid}, without other groups, followed the guide in an empty home"
+        return f"user id {self.uid}, with one group, followed the guide in an empty home"
 
 
 def launch_jobs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> LaunchedJobs:

@@ -60,7 +60,7 @@ LOSS_RATIO = default_check(
     high=0.9, failing="after training, the loss is {value} of its first value",
 )
 WRONG_EXPORTS = none_of(
-    "wrong_exports", "exports", "rank 0 must export the model, and no other rank may",
+    "wrong_exports", "exports", "rank 0 must export the model, the other ranks must not",
     failing="a rank other than rank 0 exported the model, or no rank did: {value}",
 )
 EXPORT_ERROR = default_check(
@@ -70,8 +70,8 @@ EXPORT_ERROR = default_check(
 )
 SHARE_ON_AGREED_NETWORK = default_check(
     "share_on_agreed_network", "ratio",
-    "a job on the agreed fabric sends all its FSDP traffic over it, a job on another network none: "
-    "half separates the two", low=0.5, when=SEVERAL_HOSTS & ordered("fabric"), depends=("management",),
+    "a job on the agreed fabric sends all its FSDP traffic over this fabric; a job on another "
+    "network sends none: half of the traffic separates the two", low=0.5, when=SEVERAL_HOSTS & ordered("fabric"), depends=("management",),
     failing="the job sends only {value} of its traffic over the agreed network",
 )
 HIDDEN_ERRORS = none_of(
@@ -85,12 +85,12 @@ FACTS_MISSING_FROM_ERROR = none_of(
 )
 TIME_TO_STOP = default_check(
     "time_to_stop", "s", "a user who stops a job expects its accelerators back at once", high=15,
-    no_control="it is only the time until `left_processes` and `held_accelerators` are 0, which have "
-    "self-tests", failing="a stopped job keeps processes or accelerators for {value}",
+    no_control="this time only shows when `left_processes` and `held_accelerators` are 0, and these "
+    "measures have self-tests", failing="a stopped job keeps processes or accelerators for {value}",
 )
 LEFT_PROCESSES = none_of(
     "left_processes", "processes", "a job that has ended must leave no process on any node",
-    failing="processes still run after their job{on}: {value}",
+    failing="processes still run{on} after their job has ended: {value}",
 )
 HELD_ACCELERATORS = none_of(
     "held_accelerators", "accelerators", "a job that has ended must hold no accelerator",
@@ -99,7 +99,7 @@ HELD_ACCELERATORS = none_of(
 EXIT_CODE_AFTER_STOP = fixed_check(
     "exit_code_after_stop", "", "after a stopped job the same commands must succeed", low=0, high=0,
     signed=True,
-    no_control="another test runs the same commands, and its exit code has a self-test",
+    no_control="in another test of LAUNCH, the exit code of the same commands has a self-test",
     failing="after a stopped job, the same commands end with exit code {value}",
 )
 RANKS_NOT_RESUMED = none_of(
@@ -141,7 +141,7 @@ PROBES = (
         RANKS_WITH_OTHER_WEIGHTS, RANKS_WITH_OTHER_VALIDATION, MISPLACED_SAMPLES, METRIC_ERROR,
         LOSS_RATIO, WRONG_EXPORTS, EXPORT_ERROR, SHARE_ON_AGREED_NETWORK),
         controls=(WRONG_GUIDE, OWN_USER, MISSING_VARIABLE, PLANTED_ERRORS, JOB_ON_ANOTHER_NETWORK),
-        disturbs=(ALL_GPUS, "submits jobs of 20 training steps each, from a temporary home folder", "as root: creates a user on the host that runs seatrial, types the guide as this user, and removes the user and its files"),
+        disturbs=(ALL_GPUS, "submits jobs of 20 training steps each, from a temporary home folder", "if seatrial runs as root, creates a user on the host of seatrial, types the guide as this user, and removes the user and the user's files"),
     ),
     Probe(
         "test_failing_job.py::test_a_failing_job_says_why",

@@ -304,12 +304,12 @@ RULES = (
     LintRule(
         r"(?P<it>(?<![\w.])(?:/home/[\w.-]+|/root|/Users/[\w.-]+|~\w+)(?=/|\s|$|['\"]))",
         "names one user's home",
-        "another user cannot read it: use $HOME",
+        "another user cannot read this home: use $HOME",
     ),
     LintRule(
         rf"(?P<it>(?<![\w.])(?<!==)(?!127\.|0\.0\.0\.0){BYTE}(?:\.{BYTE}){{3}}(?![\w.]))",
         "names a fixed address",
-        "it is wrong when the head node moves: use a name or a variable",
+        "the address is wrong when the head node moves: use a name or a variable",
     ),
 )
 

@@ -209,7 +209,7 @@ def hold_node(cluster: Cluster, node: Mapping[str, Any]) -> Iterator[int]:
         if not ready:
             raise NodeNotFree(
                 f"seatrial could not hold {quantity(count, resource + 's')} of {node['name']} in "
-                f"{HOLD_SECONDS} s. Another job may use some: run LAUNCH again when it has ended"
+                f"{HOLD_SECONDS} s. If another job uses some, run LAUNCH again after that job"
             )
         try:
             ray.get(answer)

@@ -215,7 +215,7 @@ def check_local_rank(job: AnnouncedJob, row: Row) -> Problem | None:
         return Problem(f"LOCAL_RANK is {row['LOCAL_RANK']}", expected)
     if row.get("LOCAL_WORLD_SIZE", str(size)) != str(size):
         found = f"LOCAL_WORLD_SIZE is {row['LOCAL_WORLD_SIZE']}"
-        return Problem(found, f"{size}, the number of ranks on its node")
+        return Problem(found, f"{size}, the number of ranks on this node")
     return None
 
 

@@ -209,8 +209,8 @@ def why_not_typed(terms: ClusterTerms, uid: int | None, why_same: str) -> str:
     if 0 in (os.getuid(), os.geteuid()):
         alone = "" if agreed else f", with {setting}"
         return (
-            f"{what}. They must never run as root. Give root the capabilities that it lacks "
-            f"({CAPABILITIES}), or run seatrial as an ordinary user{alone}"
+            f"{what}. The commands must never run as root. Give root the capabilities that are "
+            f"missing ({CAPABILITIES}), or run seatrial as an ordinary user{alone}"
         )
     return "" if agreed else f"{what}. Run seatrial as root, or set {setting}"
 
@@ -228,8 +228,8 @@ def describe_typist(terms: ClusterTerms, why_same: str) -> str:
     """Say whose commands a run on this host types, and as whom; or why it types none."""
     if why := why_not_typed(terms, None, why_same) if why_same else "":
         return why
-    why = "as the contract allows" if terms.launch.user == "own" else why_same
-    us = f"the user who runs seatrial (user id {os.geteuid()}: {why})"
+    why = "the contract allows it" if terms.launch.user == "own" else why_same
+    us = f"the user who runs seatrial (user id {os.geteuid()}, because {why})"
     who = us if why_same else "a user that seatrial creates"
     return f"the commands of {name_guide(terms)} run as {who}, on the host that runs seatrial"
 
@@ -240,9 +240,9 @@ def describe_typists(terms: ClusterTerms) -> str:
     typed = launch.document is None or launch.user == "own"
     never = ", never as root" if launch.document is not None else ""
     return (
-        f"seatrial types the commands of {name_guide(terms)} on the host where you start it. If "
-        f"you start it as root, they run as a new user that it creates{never}. Otherwise they "
-        f"{'run as you' if typed else 'do not run'}"
+        f"seatrial types the commands of {name_guide(terms)} on the host where you start seatrial. "
+        f"If you start seatrial as root, the commands run as a new user that seatrial creates"
+        f"{never}. Otherwise the commands {'run as you' if typed else 'do not run'}"
     )
 
 
@@ -263,9 +263,9 @@ def remove_user(cluster: Cluster, user: User) -> str:
     unsearched += [place for place in list_mounts()[1] if place not in user.others]
     cluster.cleanup.unregister("user", user.name)
     sentences = [
-        f"test user {user.uid} left {quantity(len(paths), 'paths')} outside its home, {end}: "
+        f"seatrial {did} {quantity(len(paths), 'paths')} of test user {user.uid} outside the home: "
         f"{join_names([one_line(path) for path in paths[:MAX_NAMED]])}"
-        for paths, end in ((removed, "now removed"), (kept, "which seatrial could not remove"))
+        for paths, did in ((removed, "removed"), (kept, "could not remove"))
         if paths
     ]
     if unsearched:
@@ -369,8 +369,8 @@ PATH_SECONDS = 700.0  # bounds all commands together; a first step alone may tak
 READ_SECONDS = 5.0  # what a command leaves in the background may hold its output open
 PIECE_BYTES = 64 << 10  # what a pipe holds
 STILL_OPEN = (
-    "[a process that the commands started in the background still runs: seatrial left out what it "
-    "prints later]"
+    "[a process that the commands started in the background still runs: seatrial leaves out the "
+    "later output of this process]"
 )
 MAX_JOBS = 100  # that one guide submits
 POLL_SECONDS = 0.1

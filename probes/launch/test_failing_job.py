@@ -113,7 +113,7 @@ def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
         swallowed = path.ask(SWALLOWS)
     failure = training.failure_of("exception", "KeyError", rank, "nowhere")
     control_swallowed(failure, swallowed, measure)
-    measure.covered("jobs that ran out of memory, hung, had no module, no entry point, or no room")
+    measure.covered("jobs that hung, or lacked memory, a module, an entry point, or room")
 
 
 def judge_held(held, measure, name):
@@ -149,12 +149,12 @@ def test_a_job_goes_on_from_one_nodes_own_disk(cluster, terms, measure):
             keep_transcript(said, measure, name, f"{name} of two, with checkpoints on a local disk")
             jobs[name] = judge_job(path, said, measure, on=name)
     judge_resume(jobs["second job"], measure, shared=shared)
-    fault = "the second job is replaced by one that began at step 0"
+    fault = "the second job is replaced by a job that began at step 0"
     judge_first, ranks = partial(judge_resume, jobs["first job"]), range(cluster.size)
     suspects = [f"rank {rank}" for rank in ranks]
     plant(measure, check.BEGAN_ANEW, fault, judge_first, suspects=suspects)
     control_missing_rank(path, said, cluster.size, measure)
-    measure.covered(f"two jobs: the second had to resume from step {SAVED}")
+    measure.covered(f"two jobs: the second job had to resume from step {SAVED}")
 
 
 def judge_resume(job, measure, *, shared=False):
@@ -177,7 +177,7 @@ def judge_resume(job, measure, *, shared=False):
         found = ", ".join(dict.fromkeys(starts))
         statement = (
             f"{join_names(names)} on {join_names(hosts)}: began at {found}. "
-            f"Expected: step {SAVED} (one node has this complete checkpoint)."
+            f"Expected: step {SAVED} (one node has the complete checkpoint of this step)."
         )
         measure.explain(finding("LAUNCH-RESUME", statement, [*names, *hosts]))
 

@@ -65,9 +65,10 @@ def judge_jobs(path, jobs, measure):
 def control_jobs(path, jobs, measure):
     """Judge the jobs with errors, each with its own evidence."""
     cluster, terms = path.cluster, path.terms
-    caption = "without MASTER_PORT and with fewer ranks: must fail"
+    caption = "the job without MASTER_PORT and with fewer ranks, which must fail"
     keep_transcript(jobs.doctored, measure, "control", caption)
-    keep_transcript(jobs.planted, measure, "planted", "with planted errors: must be judged wrong")
+    caption = "the job with planted errors, which must be judged wrong"
+    keep_transcript(jobs.planted, measure, "planted", caption)
     controls.control_guide(path.guide, host_names(cluster), measure)
     if condition_holds(check.RIGHTS_OF_USER, cluster, terms):
         controls.control_user(jobs.us, jobs.why_same, measure)
@@ -145,7 +146,7 @@ def judge_two_users(path, measure):
     with controls.new_user(path, measure) as second:
         transcripts = follow_both(path, second, options)
     for number, said in enumerate(transcripts, 1):
-        caption = f"{who} {number} of two with the same commands at once"
+        caption = f"{who} {number} of two that typed the same commands at once"
         keep_transcript(said, measure, f"user{number}", caption)
         judge_job(path, said, measure, on=f"{who} {number} of two", size=size)
     control_missing_rank(path, transcripts[0], size, measure)
@@ -266,7 +267,7 @@ def test_other_launchers_give_each_rank_what_it_needs(cluster, terms, measure, r
         unset = [word for name in MEGATRON for word in ("--unset", name)]
         forgotten = path.follow([*ONCE, *unset, *shown])
     control_forgotten(path, forgotten, measure)
-    measure.covered(f"jobs of {', '.join(terms.launch.launchers)}")
+    measure.covered(f"one job with each launcher: {', '.join(terms.launch.launchers)}")
 
 
 def open_folder(cluster, folder):

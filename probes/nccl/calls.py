@@ -464,9 +464,9 @@ def _compare_group(name: str, ranks: GroupLines, size: int) -> CallComparison | 
     if name.startswith("GUID"):  # otherwise the lines may be of several groups
         size = max(map(_count_members, chain(*ranks.values()))) or size
     if len(calls) == 1 and len(waiting[calls[0]]) == size > 1:
-        return CallComparison(f"{statement}: all {size} ranks wait in it", [], "waiting")
+        return CallComparison(f"{statement}: all {size} ranks wait in this call", [], "waiting")
     if len(calls) == 1:
-        others = f"the other ranks of {size}" if size else "other ranks"
+        others = f"the other ranks (of {size})" if size else "other ranks"
         statement += f", and no line of these files shows what {others} do: give all logs"
     return CallComparison(statement, [], "timeout")
 

@@ -65,7 +65,7 @@ def qp_errors(log: Log) -> Iterator[Finding]:
 def _gid_news(log: Log, hosts: list[str]) -> str:
     """Return that a port's GID table changed, and which links the host has, if that may matter."""
     changed = [m for m in log.hits["port-news"] if "GID table" in m.detail]
-    news = f"; before, the GID table changed at {changed[0].line}" if changed else ""
+    news = f"; the GID table changed ({changed[0].line})" if changed else ""
     for name in hosts:
         types = log.hosts[name].link_types
         if len(set(types.values())) > 1:
@@ -142,7 +142,8 @@ def slow_init(log: Log) -> Iterator[Finding]:
     same_job = (one for one in timed if one[1].ranks == timing.ranks)
     late, fastest = min(same_job, key=lambda one: one[1].bootstrap)
     if timing.phase == "bootstrap" and fastest.bootstrap < timing.bootstrap / 2:
-        message += f". {late.name} joined last: it spent {fastest.bootstrap:.1f} s in this phase"
+        message += f". The other ranks waited for {late.name}, which spent only "
+        message += f"{fastest.bootstrap:.1f} s in this phase"
         suspects, remedy = [late.name], read_remedies().texts["late"]
     else:
         suspects = [rank.name for rank, one in slow if one.phase == timing.phase]
@@ -156,8 +157,8 @@ MOST = 0.75  # of the ranks: a piece that has so many is likely to be the log of
 # Lines of each other rank, on average: launchers write what ranks print in blocks of some KB.
 FURTHER = 50
 COLLECT = (
-    "If these are the complete logs of all ranks, give --whole. Otherwise give the log of every "
-    "rank from its start: NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log writes them"
+    "If these are the complete logs of all ranks, give --whole. Otherwise give the logs of all "
+    "ranks from the start: NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log writes them"
 )
 
 
@@ -194,7 +195,7 @@ def ends_early(log: Log) -> str:
     if any(rank.number < 0 and not rank.stage for rank in log.job_ranks):
         return "the first lines of some of its processes are missing"
     where = _all_of(log, log.behind) or calls.rank_names(log.behind)
-    end = "they hang there, or this part of the log ends there"
+    end = "the ranks hang there, or this part of the log ends there"
     return f"the lines of {where} end at the step `{log.stage}`: {end}"
 
 
@@ -254,7 +255,7 @@ def missing_ranks(log: Log) -> Iterator[Finding]:
         stage = STAGES[min(rank.stage for rank in world)]
         message = (
             f"{number_ranks(absent)} of {size} never joined the job. The ranks that joined "
-            f"({len(world)}) wait for them at the step `{stage}` of NCCL's start"
+            f"({len(world)}) wait at the step `{stage}` of NCCL's start"
         )
         suspects = (f"rank {number}" for number in absent)
         yield one_finding("INIT-MISSING-RANK", message, suspects, names={"rank": absent[0]})
@@ -344,9 +345,9 @@ def _lagging(log: Log) -> Hang:
         who = f"{_all_of(log, behind)} stop" if len(ranks) > 1 else f"{ranks[0].name} stops"
         return f"{who} at the step `{log.stage}` without an error", [], remedy or texts["all_stop"]
     furthest = STAGES[max(rank.stage for rank in ranks)]
-    where = f"stopped at the step `{log.stage}`, others reached `{furthest}`"
+    where = f"stopped at the step `{log.stage}`, other ranks reached `{furthest}`"
     if furthest == log.stage:  # at the first collective
-        where = "did not begin the collective in which the others wait"
+        where = "did not begin the collective in which the other ranks wait"
     message = f"the job stops without an error: {calls.rank_names(behind)} {where}"
     return message, [rank.name for rank in behind], remedy
 

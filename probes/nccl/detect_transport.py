@@ -268,7 +268,7 @@ def no_gdr_notes(log: Log) -> list[str]:
     names = {name for host in log.hosts.values() for name in host.networks}
     gpus = {gpu for _, gpu in log.others.test_ranks.values()}
     unified = f"{join_names(sorted(gpus))} has one memory for host and GPU"
-    efa = "EFA has GPUDirect from p4d on, and the log does not show the machine"
+    efa = "EFA has GPUDirect on instances from p4d on, and the log does not show the instance"
     reasons = [
         ("Omni-Path (hfi1) has no GPUDirect in NCCL", {one.startswith("hfi1") for one in devices}),
         (unified, {bool(UNIFIED.search(gpu)) for gpu in gpus}),
@@ -318,7 +318,7 @@ def _used_devices(host: Host) -> set[str]:
 def unknown_network(log: Log) -> Iterator[Finding]:
     """Find edges over a network plugin that is not known to use RDMA."""
     if networks := log.other_networks:
-        unknown = "seatrial does not know whether it uses RDMA"
+        unknown = "seatrial does not know whether this is RDMA"
         message = f"ranks are connected by {join_names(networks)}; {unknown}"
         yield one_finding("FAB-UNKNOWN-NET", message, lines=networks.values())
 
@@ -329,7 +329,7 @@ def _first_line(host: Host) -> str:
 
 
 # NCCL puts lines of its conf files into the environment and logs both alike (param.cc).
-SOURCE = "from the environment or an nccl.conf: NCCL's log does not show which"
+SOURCE = "set in the environment or in an nccl.conf: NCCL's log does not show where"
 LINKS, IPOIB = "rings use links of two kinds: {}", "NCCL uses TCP over InfiniBand ({}), not RDMA"
 TURNS_OFF, LOCAL = f"{{}} turns RDMA off ({SOURCE})", "NCCL chose {}, which leads to no other host"
 DETECTORS = (

@@ -178,7 +178,7 @@ class LogLines:
         if packed and self.bytes > FREE_UNPACKED + MAX_RATIO * packed.tell():
             raise UnreadableLog(
                 f"{self.path}: was not read to its end: it unpacks to more than {MAX_RATIO} times "
-                "its size, as no log does. Unpack it and give the file"
+                "its size, and no log does that. Unpack it and give the unpacked file"
             )
 
     def _keep_end(self, line: bytes) -> bytes:

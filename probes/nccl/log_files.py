@@ -62,7 +62,7 @@ def _walk(root: Path, skipped: list[str]) -> Iterator[Path]:
                 skipped.append(f"{path} was not read: in a folder, only regular files are read")
             elif not _leads_into(path, root):  # its target is read in its own place
                 skipped.append(
-                    f"{path} was not read: it is a link to a file outside {root}, or to none. "
+                    f"{path} was not read: it is a link to a file outside {root}, or to no file. "
                     "Give the file itself"
                 )
 

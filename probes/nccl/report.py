@@ -24,8 +24,8 @@ MAX_UNREAD = 20  # unread files that are named: more would hide the rest
 SCHEMA = 1  # of to_json: increased when a key is renamed or removed
 STARTS = ("INIT-", "NCCL-", "LAUNCH-")
 APART = (
-    "let each rank write its own file (NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log), and give them "
-    "all"
+    "let each rank write its own file (NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log), and give all "
+    "files"
 )
 EXIT_ACCEPTED, EXIT_WRONG, EXIT_UNPROVEN = 0, 1, 20
 
@@ -221,8 +221,8 @@ def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) ->
         if not (log.unread_files or doubts or findings):
             none = "the files have no line of NCCL"
             some = (
-                "the files have only lines of NCCL that show no start, no network and no error, as "
-                "`AllReduce: opCount`: give the log from its beginning"
+                "the files have only lines of NCCL that show no start, no network and no error, "
+                "such as `AllReduce: opCount`: give the log from its beginning"
             )
             yield some if any(file.count for file in log.files) else none
         return
@@ -332,8 +332,8 @@ def _unconnected(log: Log, counts: dict[str, int]) -> Iterator[str]:
     none, later = "the log shows no connection between", ""
     if log.connects_at_runtime(NO_RANK) and not any(map(log.hits.get, calls.uncertain_kinds())):
         later = (
-            ": since NCCL 2.22 ranks connect at their first collective, so run one that is large "
-            "enough to use the network"
+            ": from NCCL 2.22 on, ranks connect at their first collective. Run a collective that "
+            "is large enough to use the network"
         )
     one = ": run one collective with NCCL_DEBUG=INFO" if log.single_host else ""
     yield f"{none} ranks{one}" if one_host else f"{none} hosts{later}"

@@ -14,14 +14,14 @@ FORGOTTEN = ("rng", "data", "optimizer", "peer", "all")  # what a faulty resume 
 
 FAULTS_INJECTED = fixed_check(
     "faults_injected", "processes", "the fault must have happened exactly once", low=1, high=1,
-    doubted=True, no_control="it shows that the probe's own fault happened",
+    doubted=True, no_control="this measure only shows that the planted fault happened",
 )
 OUTCOME = Check(
     "outcome", "", better="word", from_run="what each scenario must end in: the resumed run finishes, or gives up",
     failing="the run {value}",
 )
 ATTEMPTS = Check(
-    "attempts", "attempts", from_run="one attempt for each injected fault, and one that finishes",
+    "attempts", "attempts", from_run="one attempt for each injected fault, and one more if the run must finish",
     failing="the killed run needs {value}",
 )
 RESUMED_FROM = Check(
@@ -42,7 +42,7 @@ REFUSALS_EXPLAINED = Check(
     failing="the log has {value} on why a checkpoint was refused",
 )
 SAVES_REFUSED = Check(
-    "saves_refused", "saves", from_run="the saves that seatrial makes fail as on a full disk; it fills no disk",
+    "saves_refused", "saves", from_run="the saves in which seatrial plants the error of a full disk; no disk is filled",
     failing="with a full disk, {value} failed with an error that names the rank",
 )
 SAVED_AFTER = Check(
@@ -51,12 +51,12 @@ SAVED_AFTER = Check(
 )
 NOT_RELEASED = none_of(
     "not_released", "groups", "a run that has ended must hold no placement group",
-    failing="placement groups of an ended run are left: {value}",
+    failing="a run that has ended still holds placement groups: {value}",
 )
 STILL_RUNNING = none_of(
     "still_running", "processes",
-    "a rank that still runs may write files, and it holds its GPU",
-    failing="ranks still run after their run has ended{on}: {value}",
+    "a rank that still runs can write files, and it holds its GPU",
+    failing="ranks still run{on} after their run has ended: {value}",
 )
 KILLS = Check(
     "kills", "kills", from_run="the number of kills that are due in the given time",
@@ -75,8 +75,8 @@ SAMPLES_DIFFER = none_of(
     failing="with fewer ranks the samples differ in {value}",
 )
 DRIFT = Check(
-    "drift", "nats", from_run="3 times the difference in loss of two runs that were never killed, one with all ranks and "
-    "one with fewer",
+    "drift", "nats", from_run="3 times the difference in loss of two runs that were never killed, the second with one "
+    "rank fewer",
     failing="after a resume with fewer ranks, the loss is off by {value}",
 )
 UNREPORTED_WAITS = none_of(
@@ -95,7 +95,7 @@ UNEQUAL_STEPS = none_of(
     "unequal_steps", "steps",
     "a run that was never killed has bitwise the same loss, gradient norm and samples; only the "
     "order of NCCL's sums may differ",
-    failing="the restarted run differs from a run that was never killed in {value}",
+    failing="the restarted run differs from a run that was never killed: {value}",
 )
 FINAL_STATE = fixed_check(
     "final_state", "",

@@ -161,7 +161,7 @@ def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -
         tolerance = original.least_wrong_distance / 2
         if math.isnan(tolerance):
             reason = (
-                f"{reordered}, so last bits of losses may differ. seatrial does not know how much, "
+                f"{reordered}, so the last bits of losses can differ. seatrial cannot say how far, "
                 "because its resumes with planted errors gave no loss. Run RESTART again"
             )
             measure(check.UNEQUAL_STEPS, None, note=reason)
@@ -169,8 +169,8 @@ def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -
             return
         found = compare_lives(expected, run, victim, tolerance)
         measure.covered(
-            f"{reordered}, so losses may differ by {tolerance:.2g} nats: half of the smallest "
-            "difference that a planted error caused"
+            f"{reordered}, so losses are allowed to differ by {tolerance:.2g} nats: half of the "
+            "smallest difference that a planted error caused"
         )
     # A step that differs before any restore was not changed by the restart.
     unrestored = reference.compare_attempts(run, expected[victim], 1).unequal
@@ -194,7 +194,7 @@ def judge_losses(results: Results, measure: Recorder) -> None:
     """Judge that every loss is finite."""
     losses = [step["loss"] for result in results for step in result["steps"]]
     wrong = sum(not math.isfinite(loss) for loss in losses)
-    cause = finding("RESTART-NAN", f"NaN or infinite losses, of all ranks and steps: {wrong}")
+    cause = finding("RESTART-NAN", f"number of NaN or infinite losses, over all ranks: {wrong}")
     judge_or_explain(measure, check.NON_FINITE, wrong if losses else None, cause)
 
 
@@ -223,7 +223,7 @@ def report_unequal(
         ranks = list[int]()
         if found.unequal:
             first, ranks = reference.first_unequal_step(found.unequal)
-            statement = f"first step that differs: {first}"
+            statement = f"first step that differs between the two runs: {first}"
         suspects = [f"rank {rank}" for rank in ranks[:MAX_NAMES]]
         names = {"rank": ranks[0] if ranks else ""}
         measure.explain(finding(code, statement, suspects, names=names))
@@ -239,7 +239,7 @@ def find_leaks(
     cluster: Cluster, folder: Path, measure: Recorder, attempts: Iterable[Attempt] = ()
 ) -> None:
     """Judge that the ended runs of this folder hold no placement group, and that no rank runs."""
-    judge_left_behind(len(cluster.groups_named(GANG_NAME)), "left after the run", measure)
+    judge_left_behind(len(cluster.groups_named(GANG_NAME)), "still held after the run", measure)
     known = rank_processes(folder, attempts)
     judge_orphans(*find_orphans(cluster, known), known, measure)
 
@@ -274,7 +274,7 @@ def report_run(
     measure.note("ettr", faulted_run.ettr(run), "ratio")
     _report_storage(run, measure)
     name, summary = f"attempts-{run.scenario.name}.json", run.scenario.summary
-    caption = f"{summary}: where the ranks of each attempt were, and how it ended"
+    caption = f"{summary}: where the ranks of each attempt ran, and how the attempt ended"
     measure.keep(name, list(map(dataclasses.asdict, run.attempts)), kind="log", caption=caption)
     measure.covered(f"{summary}; the victim was {run.injectors[0].describe_target(names)}")
     if not run.resume_points:

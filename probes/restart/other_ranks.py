@@ -108,7 +108,7 @@ def spare_nodes(cluster: Cluster, count: int, measure: Recorder) -> Iterator[Spa
 
     if jobs := jobs_of_others(cluster):
         why = f"this test kills nodes, and other jobs run on this cluster ({join_names(jobs)})"
-        pytest.fail(f"{why}. Run it when they have ended", pytrace=False)
+        pytest.fail(f"{why}. Run RESTART again when these jobs have ended", pytrace=False)
     measure.progress(f"restart: {count} spare raylets join the cluster")
     with closing(SpareNodes(cluster, count)) as spares:
         yield spares
@@ -250,7 +250,9 @@ def judge_kills(
     for mode, bound in reference_run.MAX_STEPS_LOST.items():
         of_mode = [run for run in runs if run.scenario.changes["save_mode"] == mode]
         lost = max((steps for run in of_mode for steps in run.steps_lost), default=None)
-        limit = Limit(high=bound, because=f"the run saves every {faulted_run.SAVE_EVERY} steps")
+        every = faulted_run.SAVE_EVERY
+        because = f"the run saves every {every} steps, and an async save lasts up to {every} steps"
+        limit = Limit(high=bound, because=because)
         cost = f"a kill cost {quantity(lost or 0, 'steps')}. Expected: at most {bound}"
         cause = finding("RESTART-STEPS-LOST", f"with {mode} saves, {cost}")
         failed, on = (lost or 0) > bound, f"{mode} saves"  # None: rank 0 never died
@@ -333,7 +335,7 @@ def _resume_fewer(gang: Gang, config: TrainConfig, copy: Path) -> Results:
 
 def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
     """Run the control; judge that the smaller run takes the same samples, within the noise."""
-    because = f"{MARGIN} times the loss difference of two runs, not resumed, one with fewer ranks"
+    because = f"{MARGIN} times the loss difference of two runs without resume, one with fewer ranks"
     noise = reference_run.loss_distance(runs.full, runs.fewer)  # the two runs that were not resumed
     limit = Limit(high=MARGIN * noise, unit="nats", because=because)
     fault = "the run that is resumed with fewer ranks skips one sample"
@@ -354,6 +356,6 @@ def _judge_smaller(full: Results, smaller: Results, limit: Limit, measure: Recor
     measure(check.DRIFT, drift, limit=limit)
     if differ or limit.judge(drift) is Verdict.FAIL:
         steps = f"these steps have different samples: {join_names(map(str, differ))}"
-        difference = steps if differ else f"the loss differs by {drift:.3g} nats"
+        difference = steps if differ else f"the loss differs by {drift:.3g} nats from the first run"
         statement = f"after a resume with one rank fewer, {difference}"
         measure.explain(finding("RESTART-UNEQUAL", statement))

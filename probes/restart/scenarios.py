@@ -38,7 +38,7 @@ SCENARIOS = [
     ),
     FaultScenario(
         name="stopped-not-killed",
-        summary="SIGSTOP in a step: no socket closes, so only a missing heartbeat shows it",
+        summary="SIGSTOP in a step: no socket closes, so only a missing heartbeat shows the stop",
         faults=(Fault("begin", 7, signal.SIGSTOP),),
     ),
     FaultScenario(
@@ -64,7 +64,7 @@ SCENARIOS = [
     ),
     FaultScenario(
         name="killed-before-the-first-checkpoint",
-        summary="SIGKILL in step 2: the run starts from the beginning, and logs that",
+        summary="SIGKILL in step 2: the run logs that it starts from the beginning",
         faults=(Fault("begin", 2),),
         resume_step=0,
     ),
@@ -84,7 +84,7 @@ SCENARIOS = [
 NODE_LOSSES = [
     NodeLoss(
         name="no-node-to-spare",
-        summary="a node is lost and no spare is left: the run waits, holds nothing, and logs that",
+        summary="a node is lost and no spare is left: the run holds nothing, and logs its wait",
         faults=(Fault("begin", 7),),
         spare_count=2,
         must_wait=True,
@@ -206,11 +206,11 @@ def control_leaked_group(cluster: Cluster, gang: Gang, measure: Recorder) -> lis
             sizes = cluster.groups_named(GANG_NAME)
             known = rank_processes(None, [Attempt(places=gang.places, started=0.0)])
             running, unasked = find_orphans(cluster, known, seconds=0)
-            judge.judge_left_behind(len(sizes), "left", trial)
+            judge.judge_left_behind(len(sizes), "still held", trial)
             judge.judge_orphans(running, unasked, known, trial)
             located = sizes == [1] and len(running) == 1
             held = f"{quantity(len(sizes), 'placement groups')}, {quantity(sum(sizes), 'bundles')}"
-            saw = f"{held} left; {describe_orphans(running)}"
+            saw = f"{held} still held; {describe_orphans(running)}"
     except GangError as error:
         measure.control(check.LEFT_BEHIND_ON_PURPOSE, fault, None, saw=str(error))
         return []

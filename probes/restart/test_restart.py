@@ -74,7 +74,7 @@ def test_the_same_command_goes_on_after_a_killed_launcher(
     scenario = scenarios.LAUNCHER_KILLED
     measure.progress(f"restart: {scenario.summary}")
     run, groups = run_kill_rerun(cluster, original.slow_config, scenario, workplace)
-    fate = f"of the killed launcher left after {faulted_run.FREE_SECONDS} s"
+    fate = f"of the killed launcher still held after {faulted_run.FREE_SECONDS} s"
     judge.judge_left_behind(groups, fate, measure, on="the killed launcher")
     judge_killed(original, run, cluster, workplace, limits, measure)
 
@@ -157,7 +157,7 @@ def test_a_punished_run_is_the_run_never_killed(cluster, workplace, long_origina
     measure.covered(f"{ranks.SUMMARY}: {times}, seed {seed}")
     errors = [injector.error for injector in ranks.injectors_of(runs) if injector.error]
     if errors:
-        measure.covered(f"seatrial could not inject kills ({len(errors)}): {errors[0]}")
+        measure.covered(f"seatrial could not inject {len(errors)} of the kills: {errors[0]}")
 
 
 @pytest.mark.tier("standard")
@@ -172,4 +172,4 @@ def test_fewer_ranks_go_on_with_the_same_samples(cluster, workplace, original, m
     measure.progress("restart: runs are resumed with one rank fewer")
     runs = run_world_sizes(cluster, workplace)
     ranks.judge_world_sizes(runs, measure)
-    measure.covered(f"saved by {len(runs.full)} ranks, resumed with {len(runs.resumed)}")
+    measure.covered(f"{len(runs.full)} ranks saved, {len(runs.resumed)} ranks resumed")

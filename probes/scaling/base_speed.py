@@ -91,7 +91,7 @@ def derived_mfu(devices: str) -> Limit | None:
         because=(
             f"{percent(LOW_SHARE)} of the {percent(share)} published for a 1B model on eight "
             f"{published} (llm-foundry); the smaller batch of this test costs less than "
-            f"{percent(1 - LOW_SHARE)}, a GPU at half speed costs more"
+            f"{percent(1 - LOW_SHARE)} of the speed, and a GPU at half speed costs 50 %"
         ),
     )
 
@@ -117,8 +117,8 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
         value, note = test.read(base)
         measure(test.name, value, on=on, limit=test.limit, samples=timed, note=note)
         if test.limit is None:
-            words = f"no limit for one node's speed is agreed, and none is known for {base.devices}"
-            remedy = f": set [SCALING.{test.name}]" if measure.row.required else ""
+            words = f"no limit for one node's speed is agreed, or known for {base.devices}"
+            remedy = f": set [SCALING.{test.name}] in the contract" if measure.row.required else ""
             measure.covered(words + remedy)
         elif value is not None and test.fails(base):
             slow = [name for name in dict.fromkeys(base.nodes) if test.fails(only(base, name))]
@@ -170,7 +170,7 @@ def control_bad_base(
     without = {check.MFU, check.TOKENS_PER_S} - {test.name for test in limited}
     for name, fault in faults.items():
         unlimited = name == check.SLOW_BASE and not limited
-        saw = "no limit for one node's speed: set [SCALING.tokens_per_s]" if unlimited else ""
+        saw = "one node's speed has no limit: set [SCALING.tokens_per_s]" if unlimited else ""
         rig.measure.control(name, fault, None if unlimited else trial, saw=saw, without=without)
 
 
@@ -228,17 +228,17 @@ def no_save_reason(cluster: Cluster, gang: Gang, count: int, plan: SavePlan) -> 
         return "ranks of the previous run hang or have ended"
     need = "saves need a folder that the driver and every node can write to ([cluster] shared)"
     if plan.folder is None:
-        return f"{need}. seatrial cannot write to such a folder"
+        return f"{need}. seatrial has found no folder that it can write to"
     try:
         nodes = find_blind_nodes(cluster, str(plan.folder))
     except FolderUnknown as unknown:
-        return f"{need}. No node can write there: {unknown}"
+        return f"{need}. No node can write to {plan.folder}: {unknown}"
     if nodes:
         return f"{need}. {', '.join(nodes)} {BLIND.format(plan.folder)}"
     needed = COPIES * PARAM_BYTES * parameter_count(plan.config)
     free = shutil.disk_usage(plan.folder).free
     if free < needed:
-        return f"{need}, with {gb(needed)} free for {COPIES} saves, found {gb(free)}"
+        return f"{need}. {COPIES} saves need {gb(needed)} of free space there, found {gb(free)}"
     return ""
 
 
@@ -272,11 +272,11 @@ def judge_saves(
     if measure.would_fail(check.CHECKPOINT_OVERHEAD, share):
         node = ladder.slow_writer_node(usual, rung.nodes)
         cost = f"a save of {usual_gb} stops training for {usual.stall_s:.3g} s"
-        cost += f"; one of {gb(size)} for {stall_s:.3g} s (in proportion)" if terms.save_gb else ""
+        cost += f"; {gb(size)} would take {stall_s:.3g} s (in proportion)" if terms.save_gb else ""
         why = f"The others wait while {node} writes" if node else "No single node writes slowly"
         message = (
-            f"on {on} {cost}. With a save every {minutes:g} minutes: {percent(share)} of the time. "
-            f"{why}"
+            f"on {on} {cost}. With a save every {minutes:g} minutes, training stops for "
+            f"{percent(share)} of the time. {why}"
         )
         measure.explain(finding("SCALE-CHECKPOINT", message, [node] if node else []))
 
@@ -309,7 +309,7 @@ def control_slow_save(rig: LadderRig, count: int, plan: SavePlan, usual: Checkpo
             for save in ladder.collect_saves(rung):
                 rank, seconds, median = ladder.slowest_writer(save.write_s)
                 located = rank == culprit and seconds - median > delay / 2
-                observed = f"rank {rank} writes for {seconds:.2g} s, the others for {median:.2g} s"
+                observed = f"rank {rank} writes for {seconds:.2g} s, other ranks for {median:.2g} s"
                 trial = judge_slow_save(save, rung, plan.terms, rig.measure)
         except GangError as error:
             observed = str(error)

@@ -50,13 +50,13 @@ DISAGREEMENTS = wrong_data(
 )
 RESIDUAL = fixed_check(
     "residual", "ratio", "the parts of a step must add up to its time", high=1e-06,
-    no_control="it checks seatrial's own sums, not the cluster",
+    no_control="this measure checks seatrial's own sums, not the cluster",
     failing="the parts of a step do not add up to its time: {value} is missing",
 )
 WALL_GAP = fixed_check(
     "wall_gap", "ratio",
     "the step times must add up to the measured time on the host's clock, whose error is far "
-    "below 1 %", high=0.01, no_control="it checks seatrial's own clock, not the cluster",
+    "below 1 %", high=0.01, no_control="this measure checks seatrial's own clock, not the cluster",
     failing="step times and the clock differ by {value}",
 )
 STRAGGLER = default_check(

@@ -139,7 +139,7 @@ def proven_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None) -> tuple[
     """
     efficiency, doubt = ladder.efficiency(rung), ladder.base_doubt
     if efficiency > MAX_EFFICIENCY:
-        doubt = "a step took longer on one node than on more, so the run on one node was disturbed"
+        doubt = "a step took longer on one node than on several: the run on one node was disturbed"
     if not doubt or (limit and limit.judge(efficiency) is Verdict.FAIL):
         return efficiency, ""
     return None, f"{percent(efficiency)} is not proven: {doubt}"
@@ -177,7 +177,7 @@ def find_invalid_rung(rung: Rung, on: str) -> list[Finding]:
     """Find evidence that a rung's ranks did not train one model, however fast they were."""
     findings = []
     if rung.non_finite:
-        message = f"at {on}, NaN or infinite losses of all ranks and steps: {rung.non_finite}"
+        message = f"at {on}, number of NaN or infinite losses, over all ranks: {rung.non_finite}"
         findings.append(finding("SCALE-NAN", message))
     if rung.disagreements:
         findings.append(finding("SCALE-RANKS-DISAGREE", f"at {on}, in {rung.disagreements[0]}"))
@@ -369,7 +369,7 @@ def time_unsent_step(rig: LadderRig, rungs: Sequence[Rung], config: TrainConfig)
         return
     rig.measure.note("without_communication", breakdown.mean_seconds(silent), "s", on=on)
     text = compare_compute(silent, rungs[0].median_node())
-    rig.measure.covered(f"sharded as on {on}, and without its communication, {text}")
+    rig.measure.covered(f"sharded as on {on}, but without communication, {text}")
 
 
 def compare_compute(silent: RankSteps, alone: RankSteps) -> str:
@@ -378,7 +378,7 @@ def compare_compute(silent: RankSteps, alone: RankSteps) -> str:
     mean, base = map(statistics.fmean, series)
     noise = math.hypot(*map(standard_error, series))
     excess, margin = mean - base, noise_limit(noise, len(series[0]))
-    text = f"a step computes for {mean:.3f} s, and for {base:.3f} s on one node"
+    text = f"a step computes for {mean:.3f} s, a step on one node for {base:.3f} s"
     if abs(excess) <= margin:
         return f"{text}: the same within the noise of {margin:.3f} s"
     return f"{text}: {excess:+.3f} s are unexplained"

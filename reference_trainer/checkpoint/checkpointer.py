@@ -126,7 +126,7 @@ class PlainReader(dcp.FileSystemReader):
             found = type(metadata).__name__
             raise CheckpointError(
                 f".metadata contains a {found}, not the Metadata of torch.distributed.checkpoint. "
-                "Remove this checkpoint, so that the run resumes from the one before it"
+                "Remove this checkpoint, so that the run resumes from the previous checkpoint"
             )
         return metadata
 
@@ -148,8 +148,8 @@ class _RecordUnpickler(pickle.Unpickler):
         elif (module, name) == ("builtins", "getattr"):
             return _member_of
         raise CheckpointError(
-            f".metadata names {module}.{name}, which no checkpoint needs. It may run code: check "
-            "who wrote this checkpoint, and remove it"
+            f".metadata names {module}.{name}, which no checkpoint needs. Loading it could run "
+            "code: check who wrote this checkpoint, and remove the checkpoint"
         )
 
 
@@ -161,8 +161,8 @@ def _member_of(owner: Any, name: Any) -> enum.Enum:
     if isinstance(owner, enum.EnumMeta) and name in owner.__members__:
         return owner.__members__[name]
     raise CheckpointError(
-        f".metadata reads {name!r} of an object, which no checkpoint needs. It may run code: check "
-        "who wrote this checkpoint, and remove it"
+        f".metadata reads {name!r} of an object, which no checkpoint needs. Loading it could run "
+        "code: check who wrote this checkpoint, and remove the checkpoint"
     )
 
 
@@ -174,8 +174,8 @@ class _PlainPlanner(DefaultLoadPlanner):
         except pickle.UnpicklingError:
             name = read_item.dest_index.fqn
             raise CheckpointError(
-                f"{name} contains more than numbers and text. It may run code: check who wrote "
-                "this checkpoint, and remove it"
+                f"{name} contains more than numbers and text. Loading it could run code: check who "
+                "wrote this checkpoint, and remove the checkpoint"
             ) from None
         value.seek(0)
         super().load_bytes(read_item, value)
@@ -330,7 +330,7 @@ class Checkpointer:
         load_plain(state, folder, self.world.group)
         if state["progress"]["step"] != choice.step:
             raise CheckpointError(
-                f"it has the state of step {state['progress']['step']}, not of step {choice.step}"
+                f"the files hold step {state['progress']['step']}, not step {choice.step}"
             )
         return state
 

@@ -157,7 +157,7 @@ def open_shard(out: Path) -> Shard:
         )
     if len(names) > 1:
         raise StaleShards(
-            f"{out} has {', '.join(names)}. Expected: one shard. Remove the others;"
+            f"{out} has {', '.join(names)}. Expected: one shard. Remove the other shards;"
             " each node needs a separate folder for its shard"
         )
     shard = Shard(folder=out / names[0], content=_read_manifest(out / names[0]))

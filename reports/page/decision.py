@@ -162,15 +162,15 @@ def choose_next_step(
         draft = f"seatrial contract new --from {run} {DRAFT}"
         judged = f"{CONTRACT_OPTION.sub('', whole)} --contract {DRAFT}"
         correct = (
-            f"{DRAFT} then has what this run measured. Change each limit and each count in it to "
-            "what was ordered, and let the other party agree. Then run again with it:"
+            f"{DRAFT} then has what this run measured. In this file, change each limit and each "
+            "count to what was ordered, and let the other party agree. Then run with this contract:"
         )
         steps = Action("Draft a contract from this run:", draft), Action(correct, judged)
         return NextStep(steps, why_no_contract(record))
     if open_blocks:
         several, is_bad = open_blocks > 1, summary.findings or summary.decision is Verdict.FAIL
-        what = f"the {open_blocks} problems below" if several else "this"
-        fix = f"Fix {what}, and test again" if several or is_bad else "Do this"
+        what = f"the {open_blocks} problems below" if several else "the problem below"
+        fix = f"Fix {what}, and test again" if several or is_bad else "Do the step below"
         text = f"{fix}. Then do a complete run: only a complete run can be accepted."
         took = f" ({time})" if (time := whole_run_time(record)) else ""
         return NextStep((Action(text),), last=(Action(f"Complete run{took}:", whole),))
@@ -193,8 +193,8 @@ def choose_next_step(
         on = "".join(found[0] for found in CLEANUP_OPTION.finditer(command))
         look = Action("Show what the test left on the cluster:", f"seatrial cleanup{on}")
         remove = (
-            f"Remove it{_an_hour_after(record.finished)} (cleanup keeps what changed in the last "
-            "hour):"
+            f"Remove what the test left{_an_hour_after(record.finished)} (cleanup keeps what "
+            "changed in the last hour):"
         )
         return NextStep((look, Action(remove, f"seatrial cleanup{on} --remove"), again))
     return NextStep((again,))
@@ -212,15 +212,15 @@ def _one(text: str, command: str = "", answers: str = "") -> NextStep:
 
 def _choose_signature(summary: AcceptanceSummary, run: str, of: str) -> tuple[Action, ...]:
     """Write how to sign an accepted run; with a condition, too, if the decision has a reason."""
-    text = f"Sign {of}this run, on paper or with your ssh key (KEY: its file)"
+    text = f"Sign {of}this run, on paper or with your ssh key (KEY: the file of the key)"
     sign = f"seatrial sign {run} --as customer --key KEY --decision"
     if not (why := _decision_reason(summary)):
         return (Action(f"{text}:", f"{sign} accepted"),)
     return (
-        Action(f"{text}. To accept it:", f"{sign} accepted"),
+        Action(f"{text}. To accept the run:", f"{sign} accepted"),
         Action(
-            f"To accept it with a condition, because {why} (TEXT: the condition, such as a second "
-            "test within 30 days):",
+            f"To accept the run with a condition, because {why} (TEXT: the condition, such as a "
+            "second test within 30 days):",
             f"{sign} conditions --condition TEXT",
         ),
     )

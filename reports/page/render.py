@@ -49,7 +49,7 @@ PRINTED = ("busbw", "efficiency")  # figures of what passed that are on paper, t
 EFFECT = {  # of a finding
     Severity.BLOCKS: "blocks the acceptance",
     Severity.DEGRADES: "makes the cluster slower or less reliable",
-    Severity.NOTES: "is for information",
+    Severity.NOTES: "information only",
 }
 MAX_PASSING = 4  # passing subjects of one measurement shown in its section; the appendix has all
 
@@ -331,7 +331,7 @@ def _untested_items(summary: AcceptanceSummary) -> list[tuple[str, str]]:
         for row in rows
         if row.criterion.not_provable
     ]
-    items += [(row.criterion.id, "no test ran for it") for row in rows if not row.results]
+    items += [(row.criterion.id, "no test ran") for row in rows if not row.results]
     informing = {row.criterion.id for row in rows if row.is_only_information}
     for row in rows:
         for reason, tests in sections.group_skipped(row.results):

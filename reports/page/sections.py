@@ -153,7 +153,7 @@ def cause_text(result: ProbeResult, record: RunRecord) -> str:
     if not codes:
         return _no_cause(result)
     found = [f"{name} found ({', '.join(dict.fromkeys(codes[name]))})" for name in codes]
-    return f"This may come from what {join_words(found)}: fix that first."
+    return f"First fix what {join_words(found)}: it can be the cause of this problem."
 
 
 def _unproven_text(result: ProbeResult) -> str:
@@ -166,12 +166,12 @@ def _unproven_text(result: ProbeResult) -> str:
             "the test is wrong: send the run folder to the authors of the suite."
         )
     if only_lacks_limits(result):
-        return "Write the limit that was agreed into the contract."
+        return "Write the agreed limit into the contract."
     return _no_cause(result)
 
 
 def _no_cause(result: ProbeResult) -> str:
-    return f"seatrial knows no cause of this. Read the section {result.criterion}, and test again."
+    return f"seatrial found no cause. Read the section {result.criterion}, and test again."
 
 
 def only_lacks_limits(result: ProbeResult) -> bool:

@@ -110,7 +110,7 @@ def _require_schema(run: dict[str, Any]) -> None:
     )
     raise UnreadableRun(
         f"the run has schema {wrote!s:.20}, written by seatrial {name!s:.20}. This version reads "
-        f"only {SCHEMA}: use the version that wrote it (`pip install .` in its checkout)"
+        f"only {SCHEMA}: use the version that wrote the run (`pip install .` in its checkout)"
     )
 
 

@@ -276,7 +276,7 @@ class Store:
         line = json.dumps(event, allow_nan=False).encode()
         end = self._size + len(line) + 1
         if len(line) >= MAX_LINE or end > MAX_LOG:
-            raise OSError(0, f"over {MAX_LOG >> 20} MiB of events, or {MAX_LINE >> 20} MiB in one")
+            raise OSError(0, f"more than {MAX_LOG >> 20} MiB, or {MAX_LINE >> 20} MiB in one event")
         if self._is_writing:  # a signal came between the file and `_lines`
             os.ftruncate(self._log, self._size)
         self._is_writing = True

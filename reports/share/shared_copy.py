@@ -79,7 +79,7 @@ def _write_folder(folder: Path, texts: dict[str, str]) -> list[Path]:
         for name, text in texts.items():
             write_atomically(folder / name, text)
     except FileExistsError:
-        raise ShareRefused(f"{folder} already exists: move it, or give it another name") from None
+        raise ShareRefused(f"{folder} already exists: move it, or name another folder") from None
     except OSError as error:
         raise ShareRefused(f"{folder} cannot be written: {error.strerror}") from None
     return [folder / name for name in texts]

@@ -24,8 +24,8 @@ from reports.sanitize import one_line
 MAX_NAMES = 100  # a valid folder has four files
 MAX_SUMS_BYTES = 64 * 2**20  # SHA256SUMS of half a million files
 NEVER_REPLACED = (
-    "seatrial never replaces a signature. To sign again, first move the files of the old one "
-    "(.txt and .txt.sig) out of the run folder"
+    "seatrial never replaces a signature. To sign again, first move both files of the old "
+    "signature (.txt and .txt.sig) out of the run folder"
 )
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not block
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

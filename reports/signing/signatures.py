@@ -142,7 +142,7 @@ def parse_statement(content: bytes) -> Statement:
         title, _, words = line.partition(": ")
         field = FIELDS.get(title)
         if field is None:
-            raise StatementError(f"a statement does not have the line '{one_line(line)[:80]}'")
+            raise StatementError(f"it has a line that is not known: '{one_line(line)[:80]}'")
         if field not in LISTS and fields[field]:
             raise StatementError(f"it has the line '{title}' twice")
         fields[field] = (*fields[field], words) if field in LISTS else words

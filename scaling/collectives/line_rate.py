@@ -146,7 +146,7 @@ def limit_reason(fraction: float, rate_text: str) -> str:
     return (
         f"{percent(fraction)} of {rate_text}; a healthy ring reaches "
         f"{percent(HEALTHY_RING_SHARE)} of this rate, "
-        "a tree over two nodes may show more than 100 %"
+        "a tree over two nodes can show more than 100 %"
     )
 
 
@@ -216,7 +216,7 @@ def _rdma_line_rate(host: str, rails: list[Rail] | None) -> LineRate | None:
         message += f", {down} of them not active (NCCL_IB_HCA can exclude ports that are no rails)"
     if layer == "EFA" and gbps == EFA_GBPS:
         message += (
-            " (older EFA drivers report this for any port: set line_rate_gbps if it is faster)"
+            " (older EFA drivers report this for any port: set line_rate_gbps for a faster port)"
         )
     return LineRate(len(rails) * gbps / 8, message)
 

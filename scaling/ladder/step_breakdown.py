@@ -297,11 +297,11 @@ def describe_exposed(ranks: RankSteps, separable: bool, nodes: Sequence[str]) ->
     `nodes[r]` is rank r's node.
     """
     if not separable:  # unknown, so it must not be shown as 0
-        return "waiting for collectives: this run cannot separate it from compute"
+        return "waiting for collectives: this run cannot separate the wait from compute"
     parts = []
     for name, wait in exposed_waits(ranks).items():
         rank, share = wait.culprit()
-        whose = f"{percent(share)} of the wait for rank {rank} on {nodes[rank]}"
+        whose = f"rank {rank} on {nodes[rank]} causes {percent(share)} of this wait"
         due = f" ({whose})" if wait.skew > 0 else ""
         parts.append(f"{name} {wait.transfer * 1e3:.1f} + {wait.skew * 1e3:.1f}{due}")
     text = "waiting for collectives, in ms of a step (transfer + wait for late ranks)"

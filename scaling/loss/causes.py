@@ -132,7 +132,7 @@ def detect_slow_nodes(
         evidence = f"compute on {growth.slow_node} alone takes {percent(slow_ratio)} longer "
         evidence += "than on the median node"
         hidden = [name for name, extra_s in growth.also_slow.items() if budget.matters(extra_s)]
-        evidence += f"; also slower, but less: {', '.join(hidden)}" if hidden else ""
+        evidence += f"; also slower than the median: {', '.join(hidden)}" if hidden else ""
         where = ", ".join([growth.slow_node, *hidden])
         budget.settle("SCALE-SLOW-NODE", where, "compute", slow, part, evidence)
     else:
@@ -181,7 +181,7 @@ def detect_slow_segments(budget: LossBudget, local_growth: list[LocalSegmentGrow
             if budget.matters(nodes[node]):
                 code = "SCALE-DATA" if segment == "data" else "SCALE-STRAGGLER"
                 evidence = (
-                    f"the others wait for {node}: {segment} takes longer there than on other nodes"
+                    f"other nodes wait for {node}: {segment} takes longer there than elsewhere"
                 )
                 part = f"waiting for {node}'s {segment}"
                 budget.add_cause(code, node, segment, nodes.pop(node), part, evidence)
@@ -250,7 +250,7 @@ def detect_communication(
         _add_wrong_network(budget, seconds, times.off_fabric)
         return
     if times.replayed is None:
-        budget.add_part(seconds, "waiting for collectives: for the network, or for late ranks")
+        budget.add_part(seconds, "waiting for collectives (for the network, or for late ranks)")
         return
     replayed = max(times.replayed, 0.0)
     excess = seconds - replayed
@@ -276,7 +276,7 @@ def _add_beyond_replay(budget: LossBudget, seconds: float, replayed: float, wait
         code, where, part = "SCALE-LINK", FABRIC, WAITED_PART
         evidence = (
             f"steps wait {took_text} longer for collectives than on one node. "
-            f"Without training, it is {replay_text}"
+            f"Without training, collectives take {replay_text} longer"
         )
     else:
         code, where, part = "SCALE-UNEXPLAINED", EVERY_NODE, UNKNOWN_PART
@@ -298,7 +298,7 @@ def _detect_load_slowdown(
     for node, extra_s in slowdown.nodes.items():
         if budget.matters(ratio * extra_s):
             part = f"waiting for {node} (slow only when all nodes run)"
-            evidence = f"{node} computes longer when all nodes run than alone, and the others wait"
+            evidence = f"{node} computes longer when all nodes run than when only {node} runs"
             budget.add_cause("SCALE-STRAGGLER", node, "compute", ratio * extra_s, part, evidence)
     common = ratio * slowdown.common
     if common > noise and budget.matters(common):

@@ -228,7 +228,7 @@ def _list_assumptions(larger: Sequence[int], share: float, noise: float) -> tupl
         f"communication costs {share:.2f} times what its model predicts, as measured here",
         "latency grows with the hops of a ring; a tree would reduce it",
         "bandwidth per node stays the same, though larger jobs cross more switches",
-        f"added nodes are as healthy as these; steps vary by {percent(noise)}, independently",
+        f"added nodes are as healthy as these nodes; steps vary by {percent(noise)}, independently",
         "a larger size adds no failures, slow nodes or storage limits",
         "the range covers this run's noise and the model's error, not what the model leaves out",
     )

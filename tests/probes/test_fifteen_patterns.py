@@ -83,7 +83,7 @@ def test_4_what_is_only_logged_is_no_pass(suite: Any) -> None:
     result, summary = suite(broken='measure.note("partially_held", 3, "samples")')
     assert (result.ret, summary.exit_code) == (20, 20)
     assert summary.record.verdict("GANG") is Verdict.UNPROVEN
-    result.stdout.fnmatch_lines(["*partially held*the test ended before it was*"])
+    result.stdout.fnmatch_lines(["*partially held*the test ended before this*"])
 
 
 @pytest.mark.parametrize("how", ["skip", "nothing configured", "no contract"])

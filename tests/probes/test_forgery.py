@@ -400,7 +400,7 @@ def test_another_schema_is_refused_with_what_to_do(run: Path, version: str) -> N
     write_lines(run, chain(lines))
     told = seatrial("show", run)
     assert told.exit_code == 4
-    assert "use the version that wrote it (`pip install .` in its checkout)" in told.output
+    assert "use the version that wrote the run (`pip install .` in its checkout)" in told.output
     assert len(told.output.splitlines()) == 1
 
 

@@ -83,8 +83,8 @@ def test_a_run_with_all_it_owes_is_accepted() -> None:
             lambda one: one["probe"] == "fabric::a",
             "the run left this test out",
         ),
-        (named("rails"), "rails: not measured (the test ended before it was measured)"),
-        (named("wrong element"), "wrong element (the test ended before it was planted)"),
+        (named("rails"), "rails: not measured (the test ended before this measurement)"),
+        (named("wrong element"), "wrong element (the test ended before this fault was planted)"),
     ],
     ids=["probe", "measure", "control"],
 )

@@ -234,9 +234,9 @@ def test_the_commands_that_a_contract_brings_are_shown(tmp_path: Path) -> None:
         number for number, line in enumerate(lines) if "sha256 " in line and "(" not in line
     )
     assert " ".join(" ".join(lines[:place]).split()).endswith(
-        "the operator's guide ours.md (no sha256 in the contract) on the host where you start it. "
-        "If you start it as root, they run as a new user that it creates, never as root. "
-        "Otherwise they run as you"
+        "the operator's guide ours.md (no sha256 in the contract) on the host where you start "
+        "seatrial. If you start seatrial as root, the commands run as a new user that seatrial "
+        "creates, never as root. Otherwise the commands run as you"
     )
     shown = [line.strip() for line in lines[place : place + 3]]
     assert shown[0] == f"sha256 {hashlib.sha256((tmp_path / 'ours.md').read_bytes()).hexdigest()}"
@@ -249,8 +249,8 @@ def test_of_a_guide_elsewhere_what_the_contract_puts_in_is_shown(tmp_path: Path)
     output = checked(tmp_path, "https://x.invalid/ours.md").output
     assert "'TRAIN' is replaced by 'rm -rf ~; {command}'" in output
     ours = seatrial("contract", "check", "lab").output
-    assert "commands  the commands of seatrial's own guide run on the host that runs" in ours
-    assert "If not: as the user who runs seatrial lab is a valid" in " ".join(ours.split())
+    assert "commands  seatrial types the commands of seatrial's own guide" in ours
+    assert "Otherwise the commands run as you lab is a valid" in " ".join(ours.split())
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def condition_removed(it: Signed) -> None:
               "decision: refused")  # fmt: skip
 
 
-@forgery("a statement does not have the line 'approved: yes'")
+@forgery("it has a line that is not known: 'approved: yes'")
 def line_added(it: Signed) -> None:
     it.says("provider", "name:", "approved: yes\nname:")
 
@@ -76,7 +76,7 @@ def lines_moved(it: Signed) -> None:
     it.says("provider", "party: provider\nname: Jane Doe\n", "name: Jane Doe\nparty: provider\n")
 
 
-@forgery("a statement does not have the line ''")
+@forgery("it has a line that is not known: ''")
 def words_after_the_end(it: Signed) -> None:
     it.write(
         "customer", it.texts["customer"] + "\nI signed nothing of this.\n", it.keys["customer"]

@@ -114,17 +114,20 @@ def test_whose_commands_are_typed_and_as_whom_is_named(monkeypatch: pytest.Monke
     named = "the commands of the operator's guide ours.md (no sha256 in the contract) run as"
     here = "on the host that runs seatrial"
     assert ask_user(terms["theirs"], "").found == f"{named} a user that seatrial creates, {here}"
-    agreed = "the user who runs seatrial (user id 1000: as the contract allows)"
+    agreed = "the user who runs seatrial (user id 1000, because the contract allows it)"
     assert ask_user(terms["own"], "no right to") == Answer("user", f"{named} {agreed}, {here}")
-    assert "(user id 1000: no right to)" in ask_user(terms["ours"], "no right to").found
+    assert "(user id 1000, because no right to)" in ask_user(terms["ours"], "no right to").found
     refused = ask_user(terms["theirs"], "no right to")
     assert (refused.state, refused.criteria) == (UNPROVEN, ("LAUNCH",))
     assert refused.found.endswith("another user for them (no right to)")
     assert refused.do == 'Run seatrial as root, or set user = "own" in the contract\'s [launch]'
     monkeypatch.setattr("os.getuid", lambda: 0)
     refused = ask_user(terms["own"], "no right to")
-    assert (refused.state, refused.found[-30:]) == (UNPROVEN, "). They must never run as root")
-    assert refused.do.startswith("Give root the capabilities that it lacks (CAP_SETUID, ")
+    assert (refused.state, refused.found[-38:]) == (
+        UNPROVEN,
+        "). The commands must never run as root",
+    )
+    assert refused.do.startswith("Give root the capabilities that are missing (CAP_SETUID, ")
     assert refused.do.endswith("), or run seatrial as an ordinary user")
 
 

@@ -139,9 +139,9 @@ NONE = (
 )
 REFUSED = {
     ("root without rights", "own"): f"{NONE} (a test command (`true`) failed as another user: "
-    "Operation not permitted). They must never run as root. Give root the capabilities that it "
-    "lacks (CAP_SETUID, CAP_SETGID, CAP_CHOWN, CAP_DAC_OVERRIDE), or run seatrial as an ordinary "
-    "user",
+    "Operation not permitted). The commands must never run as root. Give root the "
+    "capabilities that are missing (CAP_SETUID, CAP_SETGID, CAP_CHOWN, CAP_DAC_OVERRIDE), or run "
+    "seatrial as an ordinary user",
     ("ordinary", ""): f"{NONE} (only root can run commands as another user). Run seatrial as root, "
     'or set user = "own" in the contract\'s [launch]',
 }

@@ -82,9 +82,9 @@ def test_what_cannot_be_removed_is_named(user: shell.User, monkeypatch: pytest.M
     monkeypatch.setattr(shell, "remove_files_of", lambda uid, others: left_over)
     monkeypatch.setattr(shell, "list_mounts", lambda: ([], ["/nfs"]))
     said = shell.remove_user(cluster_without_dashboard(), user)
-    left = f"test user {user.uid} left"
-    assert said.startswith(f"{left} 1 path outside its home, now removed: /tmp/a")
-    assert f"; {left} 7 paths outside its home, which seatrial could not remove: /tmp/b, " in said
+    where = f"of test user {user.uid} outside the home"
+    assert said.startswith(f"seatrial removed 1 path {where}: /tmp/a")
+    assert f"; seatrial could not remove 7 paths {where}: /tmp/b, " in said
     assert (
         f"; seatrial could not search 2 folders for files of test user {user.uid}: /tmp/c" in said
     )
@@ -159,7 +159,7 @@ def test_what_lies_on_another_file_system_is_removed_too(
             shell.free_uid(user.others)
         said = shell.remove_user(cluster, user)
         assert [*Path(disk).iterdir(), *(place / "shared").iterdir()] == []
-    assert f"left 2 paths outside its home, now removed: {disk}/sh" in said
+    assert f"removed 2 paths of test user {user.uid} outside the home: {disk}/sh" in said
 
 
 @as_root

@@ -241,7 +241,7 @@ def test_who_came_late_is_named_rather_than_those_who_waited(tmp_path: Path) -> 
     waited = {rank: {"bootstrap": 70.0} for rank in (0, 1, 2)}
     named = told(tmp_path, timings("2.28.9", waited)).findings[0]
     assert named.suspects == ["rank 3 on node1"]
-    assert "rank 3 on node1 joined last" in named.statement
+    assert "waited for rank 3 on node1, which" in named.statement
 
 
 def test_of_several_slow_ranks_the_slowest_is_told(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_who_does_not_begin_the_collective_is_behind_those_who_wait_in_it(tmp_pa
         texts.append("".join(lines[: done if rank == 3 else len(lines)]))
     named = told(tmp_path, *texts).findings[0]
     assert (named.code, named.suspects) == ("INIT-HANG", ["rank 3 on node1"])
-    assert "did not begin the collective in which the others wait" in named.statement
+    assert "did not begin the collective in which the other ranks wait" in named.statement
 
 
 def test_a_start_that_takes_its_time_is_no_finding(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_on_efa_host_memory_is_a_note_and_no_finding(tmp_path: Path, network: st
     """The oldest machines with EFA have no GPUDirect."""
     found = told(tmp_path, Job("2.27.5", gdr=False, network=lambda host: network).text())
     assert (found.findings, found.exit_code) == ([], 0)
-    assert any("EFA has GPUDirect from p4d on" in note for note in found.notes)
+    assert any("EFA has GPUDirect on instances from p4d on" in note for note in found.notes)
 
 
 EDGE = "node1:50:60 [0] NCCL INFO Channel 00/0 : {} [send] via NET/Socket/0\n"

@@ -154,8 +154,9 @@ def test_one_file_says_whose_lines_end_where(
 ) -> None:
     found = told(tmp_path, Job(last="graph", stops=stops).text())
     assert codes(found) == set()
-    assert f"the lines of {where}: they hang there, or this part of the log ends there" in " ".join(
-        found.unproven
+    assert (
+        f"the lines of {where}: the ranks hang there, or this part of the log ends there"
+        in " ".join(found.unproven)
     )
 
 
@@ -195,7 +196,7 @@ def test_the_stage_of_who_waits_is_that_of_the_waiting(tmp_path: Path) -> None:
     job = Job(last="topology", absent=[2, 3])
     other = "node1:77:77 [0] NCCL INFO cudaDriverVersion 12040\n"
     found = told(tmp_path, job.text() + other, whole=True)
-    assert "The ranks that joined (2) wait for them at the step `topology`" in found.text(1000)
+    assert "The ranks that joined (2) wait at the step `topology`" in found.text(1000)
 
 
 @pytest.mark.parametrize("name", ["mlx5_bond_0", "mlx5_3"])

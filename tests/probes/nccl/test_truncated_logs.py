@@ -129,7 +129,7 @@ def test_a_log_that_ends_with_its_line_may_hang(tmp_path: Path) -> None:
     text = faulty("2.28.9")["INIT-HANG"].text()
     found = cut_at(tmp_path, text, len(text))
     assert (codes(found), found.exit_code) == (set(), 20)
-    assert "rank 2 on node1 end at the step `topology`: they hang there, or" in " ".join(
+    assert "rank 2 on node1 end at the step `topology`: the ranks hang there, or" in " ".join(
         found.unproven
     )
     assert codes(told(tmp_path, text, whole=True)) == {"INIT-HANG"}

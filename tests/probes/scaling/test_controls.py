@@ -123,7 +123,7 @@ def test_the_step_without_sends_is_compared_with_one_nodes_and_no_larger_rungs(
     monkeypatch.setattr(judge, "skip_collectives", lambda *_: rung(1, *[1.0] * 4))
     time_unsent_step(rig(measure), [rung(1, *[1.0] * 4), rung(4, *[2.0] * 4)], TrainConfig())
     (text,) = said
-    assert "a step computes for 1.000 s, and for 1.000 s on one node: the same within" in text
+    assert "a step computes for 1.000 s, a step on one node for 1.000 s: the same within" in text
 
 
 def test_compute_that_is_equal_to_the_last_digit_is_the_same() -> None:

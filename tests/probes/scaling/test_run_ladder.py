@@ -447,7 +447,7 @@ def test_steps_that_send_nothing_must_compute_as_long_as_those_of_one_node() -> 
     alone = computing(*[1.0, 1.01, 0.99, 1.0] * 6)
     assert "the same within the noise" in compare_compute(computing(1.0, 1.01, 1.0, 0.99), alone)
     longer = compare_compute(computing(1.3, 1.31, 1.3, 1.29), alone)
-    assert longer.endswith("1.000 s on one node: +0.300 s are unexplained")
+    assert longer.endswith("a step on one node for 1.000 s: +0.300 s are unexplained")
 
 
 def test_the_same_work_on_more_nodes_is_a_series_up_to_where_it_failed(

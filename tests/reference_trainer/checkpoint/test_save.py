@@ -79,7 +79,7 @@ def test_a_save_that_is_whole_counts_although_an_old_one_cannot_be_removed(
     ran = alone(steps=5, checkpoints=str(tmp_path), save_every=1, keep_last=1, save_failures=0)
     assert [saved["step"] for saved in ran["checkpoints"]] == [1, 2, 3, 4, 5]
     assert ran["unsaved"] == []
-    assert "but LATEST or old checkpoints were not updated: OSError" in caplog.text
+    assert "but updating LATEST or removing old steps failed: OSError" in caplog.text
 
 
 @pytest.fixture

@@ -48,11 +48,11 @@ def test_a_problem_without_a_finding_points_at_what_was_found_before() -> None:
     codes = ", ".join(one.code for one in fabric.findings if one.severity is Severity.BLOCKS)
     (scaling,) = (one for one in record.results if one.criterion == "SCALING")
     assert codes
-    before = f"This may come from what FABRIC found ({codes}): fix that first."
+    before = f"First fix what FABRIC found ({codes}): it can be the cause of this problem."
     assert cause_text(scaling, record) == before
     unproven = scaling.model_copy(update={"measurements": [], "findings": []})
     alone = record.model_copy(update={"results": [fabric, unproven]})
-    unknown = "seatrial knows no cause of this. Read the section SCALING, and test again."
+    unknown = "seatrial found no cause. Read the section SCALING, and test again."
     assert cause_text(unproven, alone) == unknown, "it has its own reason"
     alone = record.model_copy(update={"results": [scaling, fabric]})
     assert cause_text(scaling, alone) == unknown, "it was found later"
@@ -283,7 +283,8 @@ CLEANUP = f"seatrial cleanup {AGAIN.removeprefix('pytest probes ')}"
 @pytest.mark.parametrize(
     ("name", "begins", "commands"),
     [
-        ("healthy-atlas", "Sign this run, on paper or with your ssh key (KEY: its file). To accept",
+        ("healthy-atlas",
+         "Sign this run, on paper or with your ssh key (KEY: the file of the key). To accept the",
          [f"{SIGN} accepted", f"{SIGN} conditions --condition TEXT"]),
         ("healthy-lab", "Run the suite on the head node of the real cluster",
          ["seatrial run --cluster auto --contract CONTRACT"]),
@@ -297,8 +298,8 @@ CLEANUP = f"seatrial cleanup {AGAIN.removeprefix('pytest probes ')}"
          [CLEANUP, f"{CLEANUP} --remove", AGAIN]),
         ("tcp-fallback", WHOLE.format("Fix the 3 problems below, and test again"), [AGAIN]),
         ("hosts-fail", WHOLE.format("Fix the 2 problems below, and test again"), [AGAIN]),
-        ("control-missed", WHOLE.format("Do this"), [AGAIN]),
-        ("skipped", WHOLE.format("Do this"), [AGAIN]),
+        ("control-missed", WHOLE.format("Do the step below"), [AGAIN]),
+        ("skipped", WHOLE.format("Do the step below"), [AGAIN]),
     ],
 )  # fmt: skip
 def test_each_decision_has_its_next_step(name: str, begins: str, commands: list[str]) -> None:
@@ -329,7 +330,7 @@ def test_an_acceptance_without_a_doubt_is_signed_with_one_command() -> None:
     step = choose_next_step(
         summarize_acceptance(sound), open_blocks=0, is_shared=False, untested=False
     )
-    text = "Sign this run, on paper or with your ssh key (KEY: its file):"
+    text = "Sign this run, on paper or with your ssh key (KEY: the file of the key):"
     assert step == (((text, f"{SIGN} accepted"),), "", ())
 
 
@@ -415,7 +416,8 @@ def test_a_part_of_the_cluster_that_was_measured_is_named_first() -> None:
     step = choose_next_step(
         summarize_acceptance(large), open_blocks=0, is_shared=False, untested=False
     )
-    assert step.first[1].text.startswith(f"To accept it with a condition, because {why} (TEXT: ")
+    begins = f"To accept the run with a condition, because {why} (TEXT: "
+    assert step.first[1].text.startswith(begins)
     unknown = [{"name": node["name"]} for node in nodes]
     large = record.model_copy(update={"cluster": {**record.cluster, "nodes": unknown}})
     assert build_lead(summarize_acceptance(large)).why.endswith("was measured on 8 of 64 nodes")
@@ -423,9 +425,9 @@ def test_a_part_of_the_cluster_that_was_measured_is_named_first() -> None:
 
 def test_one_fault_is_fixed_and_more_are_counted() -> None:
     for name, count, begins in (
-        ("tcp-fallback", 1, "Fix this, and test again"),
+        ("tcp-fallback", 1, "Fix the problem below, and test again"),
         ("tcp-fallback", 2, "Fix the 2 problems below, and test again"),
-        ("control-missed", 1, "Do this. Then"),
+        ("control-missed", 1, "Do the step below. Then"),
     ):
         told = summarize_acceptance(summary(name).record.model_copy(update={"full_run_s": 350}))
         step = choose_next_step(told, open_blocks=count, is_shared=False, untested=False)
@@ -441,7 +443,7 @@ def test_what_a_test_left_is_removed_an_hour_after_the_run() -> None:
     ):
         told = summarize_acceptance(record.model_copy(update={"finished": finished}))
         step = choose_next_step(told, open_blocks=0, is_shared=False, untested=False)
-        assert step.first[1].text.startswith(f"Remove it{time} (cleanup keeps what changed")
+        assert step.first[1].text.startswith(f"Remove what the test left{time} (cleanup keeps")
 
 
 @pytest.mark.parametrize(
@@ -508,7 +510,7 @@ def test_a_result_that_lacks_more_than_a_limit_keeps_its_own_step() -> None:
     (hosts,) = summary("no-contract").record.results_of("HOSTS")
     assert only_lacks_limits(hosts)
     record = summary("no-contract").record
-    assert cause_text(hosts, record) == "Write the limit that was agreed into the contract."
+    assert cause_text(hosts, record) == "Write the agreed limit into the contract."
     (agreed,) = summary("healthy-atlas").record.results_of("HOSTS")
     assert not only_lacks_limits(agreed)
     sound = Measurement(name="a", value=1.0, limit=Limit(high=2, because="agreed"), judged=True)

@@ -264,12 +264,12 @@ def test_what_is_not_separable_is_not_zero() -> None:
     longer = {**waits, "forward": {"all-gather": 0.5}}
     table = [[Step(2.0, spent, waits)], [Step(2.0, spent, longer)]]
     assert describe_exposed(table, False, nodes) == (
-        "waiting for collectives: this run cannot separate it from compute"
+        "waiting for collectives: this run cannot separate the wait from compute"
     )
     found = exposed_waits(table)
     assert (found["all-gather"].transfer, found["all-gather"].skew) == (0.25, 0.125)
     words = describe_exposed(table, True, nodes)
-    assert "all-gather 250.0 + 125.0 (100 % of the wait for rank 0 on n0), reduce" in words
+    assert "all-gather 250.0 + 125.0 (rank 0 on n0 causes 100 % of this wait), reduce" in words
     assert words.endswith("reduce-scatter 500.0 + 0.0")
     assert waits_separable([{"separable": True}])
     assert not waits_separable([{"separable": True}, {"separable": False}])

@@ -177,7 +177,7 @@ def test_without_a_replay_collectives_are_not_judged() -> None:
     cluster = Cluster(seed=4, link=0.1)
     found = explain(cluster.base(), cluster.largest())
     assert not found.causes
-    assert "waiting for collectives: for the network, or for late ranks" in str(found)
+    assert "waiting for collectives (for the network, or for late ranks)" in str(found)
 
 
 @pytest.mark.parametrize("limit", [None, 0.0, 1.0])

@@ -38,7 +38,7 @@ CUT_STARTS = {
         + info(*BEGIN, start(1, 2), size_line(1, 2, 2), host="gpu02", pid=77),
         set(),
         "a piece that was cut there looks the same",
-        "they hang there, or this part of the log ends there",
+        "the ranks hang there, or this part of the log ends there",
     ),
     "two of 16 ranks past the all-gather": Case(
         info(*BEGIN, start(0, 16), size_line(0, 16, 2))
@@ -140,7 +140,7 @@ CUT_STARTS = {
         + info("Setting affinity for GPU 0 to ffff", pid=50),
         set(),
         "in the next moment it may go on",
-        "they hang there, or this part of the log ends there",
+        "the ranks hang there, or this part of the log ends there",
     ),
     "size at the end of an edge": Case(
         info("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA comm 0x55 nRanks 32"),

@@ -88,7 +88,7 @@ WATCHDOG = {
         + caught(1, 9),
         {"NCCL-ERROR"},
         "nobody is missing: the network or a GPU stopped",
-        "ranks 0, 1 wait in ALLREDUCE #9 (9000 elements): all 2 ranks wait in it",
+        "ranks 0, 1 wait in ALLREDUCE #9 (9000 elements): all 2 ranks wait in this call",
     ),
     "a mismatch that torch's wrapper found": Case(
         "RuntimeError: Detected mismatch between collectives on ranks. Rank 2 is running collective: "
@@ -184,7 +184,7 @@ WATCHDOG = {
         + "".join(failed(rank, 1, WORLD) for rank in (0, 1, 3)),
         {"NCCL-ERROR"},
         "the call gives as many elements as ranks: all four wait in it",
-        "ranks 0, 1, 2, 3 wait in ALLGATHER #1 (1 elements): all 4 ranks wait in it",
+        "ranks 0, 1, 2, 3 wait in ALLGATHER #1 (1 elements): all 4 ranks wait in this call",
     ),
     "some ranks of a group whose size a call shows": Case(
         caught(2, 45, 800, "_REDUCE_SCATTER_BASE", out=100)
@@ -193,7 +193,7 @@ WATCHDOG = {
         {"NCCL-ERROR"},
         "eight ranks share the sum",
         "ranks 2, 3 wait in _REDUCE_SCATTER_BASE #45 (800 elements), and no line of these files "
-        "shows what the other ranks of 8 do",
+        "shows what the other ranks (of 8) do",
     ),
     "a rank without a next line, and its call in two groups": Case(
         caught(0, 1)
