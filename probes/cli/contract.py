@@ -289,9 +289,9 @@ ABOUT_TIERS = "quick takes minutes; standard is for a handover; soak takes longe
 OPEN = "-"  # the answer that leaves a question open
 NEEDED = "expected an answer: a contract needs this value"
 INTRODUCTION = f"""\
-Press Enter to accept the answer in [ ]. Type ? for help, or {OPEN} to skip a question.
-What you skip is not judged in a run.
-Answer with what you ordered, not with what the cluster has. A run reports each difference.
+Press Enter for the answer in [ ]. Type ? for help, or {OPEN} to skip a question.
+What you skip is not judged in a run. Answer with what you ordered, not with
+what the cluster has. A run reports each difference.
 """
 
 

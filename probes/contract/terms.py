@@ -281,8 +281,8 @@ class ClusterTerms(BaseModel):
     fabric: Fabric | None = about(
         None,
         'Network that carries gradients: "rdma" for InfiniBand, RoCE and EFA, otherwise the name '
-        "of the interface (of bonded ports: the bond). In a list, each interface is a rail: local "
-        "rank N uses interface N.",
+        "of the interface (of bonded ports: the bond). In a list, each interface is a rail, and "
+        "the ranks of a node use them in turn.",
     )
     management: Annotated[str, AfterValidator(_check_interface)] | None = about(
         None,
@@ -316,8 +316,8 @@ class ClusterTerms(BaseModel):
     shards: Folder | None = about(
         None,
         "Folder with tokenised training data for SCALING. Without this key, the data is synthetic. "
-        "The folder has the same path on each node, and each node needs all the data. `{nodes}` in "
-        "the path is replaced by the number of nodes that train.",
+        "The folder has the same path on each node, and each node needs all the data. With other "
+        "data for each number of nodes, write `{nodes}` in the path: it becomes this number.",
     )
     save_minutes: float = about(
         30.0,

@@ -69,7 +69,8 @@ def measure_collectives(gang: Gang, run: SweepResult, tier: str) -> tuple[dict[s
     for name, found in more.items():
         rows[name] += found
     missing = [name for name in judged_ops(tier) if large not in (r["size"] for r in rows[name])]
-    reason = f"{', '.join(missing)} did not run at {size_text(large)}: too little memory is free"
+    of = "GPU memory" if run.backend == "nccl" else "memory"
+    reason = f"{', '.join(missing)} did not run at {size_text(large)}: too little free {of}"
     return rows, reason if missing else ""
 
 

@@ -216,6 +216,9 @@ def nvml_errors(samples: Sequence[Sample], ray_gpus: dict[str, int]) -> dict[str
     }
 
 
+SILENCE = "NVML has not answered"  # begins what the observer says of a GPU driver that hangs
+
+
 def _nvml_silence(samples: Sequence[Sample], node: str) -> str:
     """Explain why NVML has no data in all of these samples, or for more than MAX_BLIND_S."""
     looks = [(one["t"], one["in_use"].get(node)) for one in samples if "in_use" in one]
@@ -225,7 +228,9 @@ def _nvml_silence(samples: Sequence[Sample], node: str) -> str:
         return errors[-1] if errors else "seatrial has no answer from NVML"
     edges = [samples[0]["t"], *answered, samples[-1]["t"]]
     silent = max(b - a for a, b in pairwise(edges))
-    why = f" ({errors[-1]})" if errors else ""
+    # What only says that NVML was silent would be a second number for the same silence.
+    other = [error for error in errors if not error.startswith(SILENCE)]
+    why = f" ({other[-1]})" if other else ""
     return f"NVML did not answer for {silent:.0f} s{why}" if silent > MAX_BLIND_S else ""
 
 

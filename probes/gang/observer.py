@@ -14,7 +14,7 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.nvml import gpus_in_use, list_gpus, start_nvml
 from probes.cluster.ray_internals import read_actors, read_free_resources
 from probes.cluster.room import LivePlacementGroups, live_drivers, other_jobs
-from probes.gang.invariants import Sample
+from probes.gang.invariants import SILENCE, Sample
 from reference_trainer.late import ray
 
 PAUSE = 0.2  # s between two samples: NVML needs some ms for each GPU
@@ -29,15 +29,13 @@ class GpuMonitor:
     def __init__(self, ray_gpus: int) -> None:
         self._ray_gpus = ray_gpus  # that Ray counts on this node
         self._sampled_at, self._uses = time.monotonic(), dict[str, list[int]]()
-        self._error = "NVML has not answered yet"
+        self._error = f"{SILENCE} yet"
         threading.Thread(target=self._poll, daemon=True).start()
 
     def uses(self) -> GpuProcesses | str:
         """Return the GPUs in use at the last sample, or a text if NVML has no data."""
         age_s = time.monotonic() - self._sampled_at
-        return self._error or (
-            f"NVML has not answered for {age_s:.0f} s" if age_s > STALE else self._uses
-        )
+        return self._error or (f"{SILENCE} for {age_s:.0f} s" if age_s > STALE else self._uses)
 
     def _poll(self) -> None:
         start_nvml()  # otherwise, without persistence mode, each sample starts the driver

@@ -80,7 +80,7 @@ MEMORY_ERRORS = no_gpu(
 )
 ROW_REMAPS = no_gpu(
     "row_remaps", "the GPU needs a reset, or a replacement, before a job uses it",
-    "GPUs have memory rows that are not remapped{on}: {value}",
+    "a memory row waits for its remap, or could not be remapped{on}: {value}",
 )
 GPUS_WITHOUT_ECC = no_gpu(
     "gpus_without_ecc", "without ECC, wrong bits go unnoticed", "ECC is off{on}: {value}",
@@ -498,7 +498,7 @@ PROBES = (
         "test_hosts.py::test_no_gpu_slows_down_under_load", tier="standard",
         checks=(WORK_ERRORS, GEMM_WRONG, SLOWING_GPUS),
         controls=(WRONG_ELEMENT, FAILING_GEMM, TIRING_GPU),
-        disturbs=(ALL_GPUS, "loads all GPUs for a minute; in tier soak for ten minutes"),
+        disturbs=(ALL_GPUS, "loads all GPUs, in tier standard for a minute, in tier soak for ten minutes"),
     ),
     Probe(
         "test_hosts.py::test_endpoints_keep_to_the_authentication", tier="quick", usual_s=2,

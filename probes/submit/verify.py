@@ -130,7 +130,7 @@ def compare_sums(
     seen: set[str] = set()
     for path, sha256 in ((show(path), sha256) for path, sha256 in named):
         if path in seen:
-            yield f"{path:.80} is named as evidence by two events"
+            yield f"two events name {path:.80} as evidence, and only one may"
         elif not path.startswith("evidence/") or sums.get(path) != sha256:
             yield f"{path:.80} is not the file that the run wrote"
         seen.add(path)

@@ -220,7 +220,7 @@ def _with_nodes(start: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     cluster = start["data"].get("cluster")
     nodes, others = (one.get("nodes") if isinstance(one, dict) else None for one in (cluster, more))
     if not isinstance(nodes, list) or not isinstance(others, list):
-        raise UnreadableRun(f"{FILE}: expected lists of nodes in run_started and {MORE_NODES}")
+        raise UnreadableRun(f"{FILE}: run_started or {MORE_NODES} has no list of nodes")
     return {**start, "data": {**start["data"], "cluster": {**cluster, "nodes": nodes + others}}}
 
 

@@ -114,7 +114,7 @@ def _check_evidence(run: Path, record: RunRecord) -> Iterator[str]:
     for entry in _evidence(record):
         folder, _, name = entry.path.partition("/")
         if entry.path in seen:
-            yield f"{entry.path!r:.80} is named as evidence by two events"
+            yield f"two events name {entry.path!r:.80} as evidence, and only one may"
         elif folder != "evidence" or not name or "/" in name:
             yield f"{entry.path!r:.80} is not in the folder evidence/"
         elif problem := compare_hash(run / folder / name, entry.sha256):

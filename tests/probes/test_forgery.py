@@ -333,10 +333,10 @@ def test_a_file_that_many_events_name_is_hashed_once_and_reported(
 
     monkeypatch.setattr("reports.run_folder.event_log.hash_file", count)
     [*problems, last] = read_summary(run).integrity.problems
-    assert last == "'evidence/large' is named as evidence by two events"
+    assert last == "two events name 'evidence/large' as evidence, and only one may"
     assert {*problems} == {last}
     found = find_differences(run, Submitted("blue whale", contract=load("lab").text), 0)
-    assert found[0] == "evidence/large is named as evidence by two events"
+    assert found[0] == "two events name evidence/large as evidence, and only one may"
     assert hashed.count("large") <= 3
 
 

@@ -18,7 +18,7 @@ HEAD = """# What a run does to your cluster
 - **One run at a time.** A second run waits if it has `--wait-for-room`. Otherwise it ends with exit code 4.
 - **A run removes what it made** on the cluster, also after Ctrl-C, SIGTERM, and SIGKILL of the driver. The run folder stays. If
   the cleanup is killed too, for example by a reboot, `seatrial cleanup` lists what remains, and changes nothing.
-  `seatrial cleanup --remove` removes it.
+  `seatrial cleanup --remove` removes it, but no file that changed within the last hour.
 - **Other jobs** are never stopped, and none of their files is touched. A job that asks for
   GPUs while a probe has them waits until the probe ends.
 

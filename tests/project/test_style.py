@@ -41,11 +41,11 @@ BUDGET = {
     # read from regular files alone.  One deadline holds for all of an answer.
     # cleanup.py ends a user whose processes kill or stop who comes for them, and removes its files
     # in bounded memory.
-    "probes/cluster": 3429,  # ranks are kept between probes
+    "probes/cluster": 3433,  # ranks are kept between probes; what joins no group says so
     # Keys of a contract say what holds without them.
-    "probes/contract": 1374,  # the hardware that the limits of a template are for
+    "probes/contract": 1376,  # a key names its parts
     "probes/environment": 813,
-    "probes/fabric": 3347,  # pairs as cells
+    "probes/fabric": 3349,  # pairs as cells; a kept group's sockets are its own
     "probes/faults": 340,
     "probes/gang": 2123,  # a control asks for no more than there is, until all is held
     "probes/hosts": 5151,
@@ -54,8 +54,8 @@ BUDGET = {
     # no name in any directory, and a home before anything is typed.
     "probes/launch": 2540,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
-    "probes/nccl": 2437,  # full memory in a started job is no proof; what ended a process is first
-    "probes/restart": 1642,  # the last attempt has no planned delay
+    "probes/nccl": 2438,  # full memory in a started job is no proof; what ended a process is first
+    "probes/restart": 1644,  # the last attempt has no planned delay
     "probes/scaling": 961,
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
@@ -65,7 +65,7 @@ BUDGET = {
     "probes/session": 1598,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1142,
-    "reference_trainer": 3696,  # whether a gang is sound, for who keeps it
+    "reference_trainer": 3799,  # a process group that is kept for the next call
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
     # A shared copy has no names of jobs and people.  Events have a time that is never set.
@@ -76,8 +76,8 @@ BUDGET = {
     # what a changed folder says is not on page 1.
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
-    "reports": 7158,  # facts of nodes in several lines
-    "scaling": 2931,  # a replay ends at a known median, on all ranks at once
+    "reports": 7164,  # facts of nodes in several lines
+    "scaling": 2952,  # a replay ends at a known median, on all ranks at once; groups that are kept
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

@@ -160,7 +160,7 @@ def test_further_nodes_of_another_form_are_refused(
     for data in more:
         store.event("run_nodes", **data)
     store.close()
-    with pytest.raises(UnreadableRun, match="expected lists of nodes"):
+    with pytest.raises(UnreadableRun, match="run_started or run_nodes has no list of nodes"):
         load(store.path)
 
 

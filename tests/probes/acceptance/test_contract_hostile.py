@@ -90,7 +90,7 @@ TEXTS = {
     "a key that paints": ('schema = 1\n"\\u001b[32mk\\nACCEPTED" = 1\n', "unknown key '\\x1b[32mk"),
     "a CI command": ('schema = 1\n"::add-mask::x" = 1\n', "unknown key ': :add-mask::x'"),
     "NUL": ("schema = 1\n\0", "not TOML"),
-    "empty": ("", "expected schema = 1, found none. Write"),
+    "empty": ("", "expected schema = 1, found none. Add it as the first line"),
 }  # fmt: skip
 
 

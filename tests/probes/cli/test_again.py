@@ -197,7 +197,9 @@ def test_a_folder_with_a_contract_is_refused_where_the_run_had_none(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "seatrial.toml").write_text(CONTRACT)
-    with pytest.raises(UsageError, match=r"had no contract, but seatrial\.toml of this folder"):
+    with pytest.raises(
+        UsageError, match=r"had no contract, but the repetition would use seatrial\.toml"
+    ):
         module.read_options(record_of("pytest x --cluster auto --tier quick", ""))
 
 

@@ -188,7 +188,7 @@ def test_many_nodes_that_are_far_better_than_one_prove_nothing(tmp_path: Path) -
     ladder_ = dataclasses.replace(found, rungs=[disturbed, *found.rungs[1:]])
     seen = figures(save(tmp_path / "run", ladder_), "efficiency")[AT_FOUR]
     assert seen.verdict is Verdict.UNPROVEN
-    assert "a step took longer on one node than on more" in seen.note
+    assert "a step took longer on one node than on several" in seen.note
 
 
 def test_waiting_that_cannot_be_told_from_compute_is_not_called_none(run: Path) -> None:

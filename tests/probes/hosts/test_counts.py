@@ -243,7 +243,7 @@ def test_each_count_must_agree(
     assert failed == {f"{measure} n1" for measure in without} | few
     assert findings(result) == [("HOST-GPUS", ["n1"])]
     assert words in result.findings[0].statement
-    assert f"{'no number was' if ordered is None else '8 GPUs were'} ordered" in (
+    assert f"{'no number of GPUs was' if ordered is None else '8 GPUs were'} ordered" in (
         result.findings[0].statement
     )
 

@@ -50,7 +50,7 @@ def test_sound_accelerators_pass_and_controls_are_caught(on_gpu: bool) -> None:
         **dict.fromkeys(links, True),
     }
     last = "GPU 7 (GPU-2-7) on n2" if on_gpu else "GPU 0 on n3"
-    assert all(one.fault.startswith(last) for one in result.controls)
+    assert all(last in one.fault for one in result.controls)
     names = (*JUDGED, "slow_pcie") if on_gpu else JUDGED
     judged = {f"{name} n{i}" for name in names for i in range(len(cluster.gpus))}
     assert verdicts(result).keys() == judged

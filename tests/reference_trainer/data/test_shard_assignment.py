@@ -109,7 +109,7 @@ SPOIL = {
     "a file": (lambda p: (shutil.rmtree(p), p.touch()), MissingShard, "node1 has no shard"),
     "two": (
         lambda p: shutil.copytree(p / "shard-1-of-2", p / "shard-0-of-9"), StaleShards,
-        "node1 has shard-0-of-9, shard-1-of-2. Expected: one shard. Remove the others",
+        "node1 has shard-0-of-9, shard-1-of-2. Expected: one shard. Remove the other shards",
     ),
 }  # fmt: skip
 
