@@ -45,7 +45,7 @@ class Plan:
     """Work of a ladder: node counts, load, and the collectives of a step in their order.
 
     `fabric` is the agreed fabric; None if it is not known.  `timeout_s` limits one rung, in
-    seconds.
+    seconds.  Without `replays`, the collectives of a rung are not timed.
     """
 
     node_counts: list[int]
@@ -53,6 +53,7 @@ class Plan:
     order: Sequence[ReplayItem]
     fabric: str | None = None
     timeout_s: float = 300
+    replays: bool = True
 
     @property
     def load(self) -> str:
@@ -319,9 +320,12 @@ def run_rung_with_replay(
     the rung fails.
     """
     groups = worker_groups(rig.gang, count, first)
-    early = replay_collectives(rig, lower, plan, groups, REPLAY_STEPS // 2) if lower else Replay()
+    early = late = Replay()
+    if lower and plan.replays:
+        early = replay_collectives(rig, lower, plan, groups, REPLAY_STEPS // 2)
     rung = run_rung(rig.gang, rig.node_names, count, plan.config, first, plan.timeout_s)
-    late = replay_collectives(rig, [*lower, rung], plan, groups, REPLAY_STEPS)
+    if plan.replays:
+        late = replay_collectives(rig, [*lower, rung], plan, groups, REPLAY_STEPS)
     return rung, replace(late, before=early.after)
 
 

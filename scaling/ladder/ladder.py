@@ -189,10 +189,22 @@ def load_text(tokens: int) -> str:
     return f"{tokens:,} tokens per GPU and step"
 
 
-def rung_sizes(nodes: int, agreed: Sequence[int] | None = None) -> list[int]:
-    """List the `agreed` sizes up to `nodes`, else 1, 2, 4, 8 ...; always 1 and `nodes` too."""
-    sizes = agreed or [1 << power for power in range(nodes.bit_length())]
-    return sorted({1, nodes, *(size for size in sizes if size < nodes)})
+MOST_FULL = 8  # nodes up to which a short ladder has every power of two
+
+
+def rung_sizes(
+    nodes: int, agreed: Sequence[int] | None = None, *, short: bool = False
+) -> list[int]:
+    """List the `agreed` sizes up to `nodes`, else 1, 2, 4, 8 ...; always 1 and `nodes` too.
+
+    On more than MOST_FULL nodes a `short` ladder has four: 1, 2, one between, and all. Each rung
+    takes as long as on few nodes, but more of them, and the loss shows on few.
+    """
+    powers = [1 << power for power in range(nodes.bit_length())]
+    if short and nodes > MOST_FULL:
+        middle = max(4, 1 << round(math.log2(nodes / MOST_FULL)))  # nodes: next to an eighth
+        powers = [1, 2, middle]
+    return sorted({1, nodes, *(size for size in agreed or powers if size < nodes)})
 
 
 def first_node(nodes: Sequence[int], count: int, run: int = 0) -> int:

@@ -39,6 +39,15 @@ def test_rungs_double_up_to_all_nodes() -> None:
     assert rung_sizes(1, [2, 4]) == [1]
 
 
+def test_a_short_ladder_has_four_rungs_at_most() -> None:
+    sizes = {nodes: rung_sizes(nodes, short=True) for nodes in (1, 2, 4, 8, 9, 16, 24, 64, 512)}
+    assert sizes == {
+        1: [1], 2: [1, 2], 4: [1, 2, 4], 8: [1, 2, 4, 8], 9: [1, 2, 4, 9], 16: [1, 2, 4, 16],
+        24: [1, 2, 4, 24], 64: [1, 2, 8, 64], 512: [1, 2, 64, 512],
+    }  # fmt: skip
+    assert rung_sizes(64, [4, 16, 32], short=True) == [1, 4, 16, 32, 64], "as agreed"
+
+
 def test_no_worker_is_two_ranks_of_a_rung() -> None:
     gang = cast(Gang, SimpleNamespace(places=[SimpleNamespace(node=f"n{at}") for at in range(8)]))
     assert len(worker_groups(gang, 8)[0]) == 8
