@@ -33,7 +33,7 @@ from tests.support.trial import otherwise
 
 Named = list[tuple[str, list[str]]]  # codes and suspects of findings
 STEPS = 24
-HALF = {"pace_seconds = 0.4": "pace_seconds = 0.2"}
+HALF = {"pace_seconds = 0.25": "pace_seconds = 0.2"}
 KEPT = REPO / "runs" / "planted"
 # For each case: faults injected in the lab, changes to the contract, and expected findings.
 Case = tuple[list[list[str]], dict[str, str], Named]

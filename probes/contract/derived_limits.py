@@ -18,7 +18,7 @@ from probes.findings import join_names
 from reports.measurement import Limit
 from scaling.collectives.line_rate import installed_rails, line_rate
 
-EMULATED_COMPUTE_S = 0.4  # s of compute per emulated step: ranks share cores
+EMULATED_COMPUTE_S = 0.25  # s of compute per emulated step: ranks share cores
 
 DERIVED_EFFICIENCY = Limit(
     low=0.8,

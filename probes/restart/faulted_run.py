@@ -171,7 +171,7 @@ def flip_bit(newest: Path) -> None:
     signatures = [match.start() for match in re.finditer(rb"PK[\x01-\x08]{2}", content[piece])]
     first, last = max(pairwise(signatures), key=lambda pair: pair[1] - pair[0])
     content[piece.start + (first + last) // 2] ^= 64
-    victim.write_bytes(content)
+    _write_anew(victim, content)
 
 
 def truncate_metadata(newest: Path) -> None:
@@ -201,11 +201,18 @@ def _rewrite_manifest(newest: Path, change: Callable[[dict[str, Any]], Any]) -> 
     content = json.loads(path.read_text(encoding="ascii"))
     del content["seal"]
     change(content)
-    path.write_text(json.dumps({**content, "seal": content_sha256(content)}), encoding="ascii")
+    _write_anew(path, json.dumps({**content, "seal": content_sha256(content)}).encode("ascii"))
 
 
 def _halve_file(victim: Path) -> None:
-    os.truncate(victim, victim.stat().st_size // 2)
+    content = victim.read_bytes()
+    _write_anew(victim, content[: len(content) // 2])
+
+
+def _write_anew(path: Path, content: bytes | bytearray) -> None:
+    """Write a new file in place of this one, which may be a link to the original's."""
+    path.unlink()
+    path.write_bytes(content)
 
 
 def _find_weights(newest: Path) -> tuple[Path, slice]:

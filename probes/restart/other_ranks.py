@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -329,7 +328,7 @@ def _resume_fewer(gang: Gang, config: TrainConfig, copy: Path) -> Results:
     The newer one is left out, so that more steps are compared.
     """
     step = f"step-{faulted_run.SAVE_EVERY}"
-    shutil.copytree(Path(str(config.checkpoints)) / step, copy / step)
+    reference_run.link_tree(Path(str(config.checkpoints)) / step, copy / step)
     return _run_fewer(gang, replace(config, checkpoints=str(copy)))
 
 

@@ -48,7 +48,7 @@ EIGHT = {"gpus_per_node = 1": "gpus_per_node = 8"}
 REAL = {
     **EIGHT,
     'accelerators = "emulated"': 'accelerators = "real"',
-    "pace_seconds = 0.4": "",  # steps of real accelerators are not padded
+    "pace_seconds = 0.25": "",  # steps of real accelerators are not padded
 }
 H100 = "NVIDIA H100 80GB HBM3"
 

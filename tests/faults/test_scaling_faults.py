@@ -113,7 +113,7 @@ def test_saves_that_hold_training_up_are_named_with_their_node(
     lab: Lab, fault: str, suspects: list[str], says: str
 ) -> None:
     """Saves of 4 s, and one agreed for every minute; every half hour they would pass."""
-    contract = agreed(lab, {"pace_seconds = 0.4": "pace_seconds = 0.4\nsave_minutes = 1"})
+    contract = agreed(lab, {"pace_seconds = 0.25": "pace_seconds = 0.25\nsave_minutes = 1"})
     record = seen(lab, fault, contract)
     said = said_of(record)
     assert record.verdict("SCALING") is Verdict.FAIL, said

@@ -37,7 +37,7 @@ def contract(lab: Lab) -> Iterator[str]:
         (corpus / f"{number:02}.txt").write_text(f"document {number} says little. " * 40)
     for rung in RUNGS:
         make(lab, rung, rung)
-    pace = "pace_seconds = 0.4"
+    pace = "pace_seconds = 0.25"
     yield agreed(lab, {pace: f'{pace}\nshards = "{SHARDS}-{{nodes}}"'})
     for node in lab.nodes:
         node.run("rm", "-rf", *(f"{SHARDS}-{rung}" for rung in RUNGS))

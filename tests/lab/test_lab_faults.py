@@ -161,7 +161,7 @@ def test_hide_shared(lab: Lab) -> None:
 def test_slow_cpu(lab: Lab) -> None:
     # A paced step hides what is slower by less than its pace, which on a fast machine is much.
     inject(lab, "slow-cpu", "2", "0.1")
-    brisk = agreed(lab, {"pace_seconds = 0.4": "pace_seconds = 0.1"})
+    brisk = agreed(lab, {"pace_seconds = 0.25": "pace_seconds = 0.1"})
     record, _ = acceptance(lab, "slow-cpu", "probes/scaling/test_scaling.py", contract=brisk)
     assert record.verdict("SCALING") is Verdict.FAIL
     assert only(record, "SCALE-STRAGGLER").suspects == ["node2"]

@@ -195,7 +195,7 @@ def test_a_folder_that_was_added_is_reported(run: Path) -> None:
 
 SOUND_TERMS = {
     "shared": ('shared = "/shared"', 'shared = "/data"'),
-    "pace": ("pace_seconds = 0.4", "pace_seconds = 0.5"),
+    "pace": ("pace_seconds = 0.25", "pace_seconds = 0.5"),
     "management": ("management_gbps = 0.2", "management_gbps = 0.1"),
     "no shared": ('shared = "/shared"\n', ""),
     "without a name": ('name = "lab"\n', ""),

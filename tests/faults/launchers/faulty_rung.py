@@ -27,7 +27,7 @@ RUNG, MIDDLE, SLOW = "4", "2", "node1"
 CHECKPOINTS = "/shared/planted-checkpoints"
 # For what is planted in the lab's links instead: the rate, and the contract's other lines.
 SLOW_LINK = "50mbit"  # 0.00625 GB/s
-BRISK = {"pace_seconds = 0.4": "pace_seconds = 0.1"}  # a quarter of the computing
+BRISK = {"pace_seconds = 0.25": "pace_seconds = 0.1"}  # a quarter of the computing
 STRICT = {"at_least = 0.55": "at_least = 0.85", "marginal = 0.65": "marginal = 0.95"}
 EVERY = ["node0", "node1", "node2", "node3"]
 Change = Callable[[TrainConfig], TrainConfig]

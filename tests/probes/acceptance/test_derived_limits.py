@@ -167,6 +167,6 @@ def test_only_an_embedded_cluster_is_emulated(
     contract = derive_contract(cluster([], [], kind=kind))
     terms = contract.cluster
     assert (terms.accelerators, terms.gpus_per_node) == (accelerators, gpus)
-    assert terms.pace_seconds == (0.4 if paced else 0.0)
+    assert terms.pace_seconds == (0.25 if paced else 0.0)
     assert contract.rehearsal is paced
     assert set(contract.optional) == ({"FABRIC", "SCALING"} if paced else set())

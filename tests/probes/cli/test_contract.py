@@ -143,7 +143,7 @@ def test_an_emulated_run_gives_a_contract_of_a_rehearsal(tmp_path: Path) -> None
     assert contract.cluster.gpu_model is None
     assert contract.cluster.gpus_per_node == 1
     run = run_of(tmp_path / "lab", [node(0, gpus=[])], load_contract("lab"), "emulated")
-    assert drafted(run, tmp_path / "lab.toml").cluster.pace_seconds == 0.4
+    assert drafted(run, tmp_path / "lab.toml").cluster.pace_seconds == 0.25
     run = run_of(tmp_path / "none", [node(0, gpus=[])], None, "1 raylets embedded on one host")
     assert drafted(run, tmp_path / "none.toml").rehearsal, "also where no contract declares it"
 

@@ -44,7 +44,7 @@ TERMS: dict[str, tuple[Any, ...]] = {
     "management_gbps": (10.0,),
     "rails": (8,),
     "line_rate_gbps": (400.0,),
-    "pace_seconds": (0.4,),
+    "pace_seconds": (0.25,),
     "rungs": ([1, 2],),
     "shards": ("/shards",),
     "save_minutes": (10.0,),

@@ -1,9 +1,11 @@
 """RESTART's reading of what it saw, on journals written down by hand; no cluster."""
 
 import inspect
+import json
 import math
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -35,6 +37,7 @@ from probes.restart.reference_run import (
     BITWISE_KEYS,
     compare_attempts,
     compare_steps,
+    link_tree,
     loss_distance,
 )
 from probes.restart.scenarios import control_wrong_resume
@@ -514,3 +517,27 @@ def test_samples_of_all_ranks_together_are_compared():
     late = losses(1, 1)
     late[0]["steps"][1]["ids"] = [3]
     assert samples_differ(whole, late) == [2]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_what_damages_a_copy_leaves_the_original(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, links: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("Operation not supported")
+
+    if not links:
+        monkeypatch.setattr("os.link", refuse)
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    original.mkdir()
+    manifest = json.dumps({"identity": {"seed": 1}, "schema": 1, "seal": "of both"})
+    files = {".metadata": "metadata", "a.distcp": "numbers", "manifest.json": manifest}
+    for name, text in files.items():
+        (original / name).write_text(text)
+    link_tree(original, copy)
+    assert ((copy / "a.distcp").stat().st_nlink == 2) is links
+    for damage in ("metadata-torn", "newest-truncated", "of-another-run", "of-a-later-version"):
+        faulted_run.CORRUPTIONS[damage](copy)
+    assert {name: (original / name).read_text() for name in files} == files
+    changed = {name for name, text in files.items() if (copy / name).read_text() != text}
+    assert changed == files.keys()
