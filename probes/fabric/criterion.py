@@ -210,7 +210,7 @@ HARMFUL_VARIABLE = ControlRow("harmful variable", HARMFUL_SETTINGS)
 PROBES = (
     Probe(
         "test_fabric.py::test_allreduce_takes_the_fabric_at_line_rate",
-        tier="quick", usual_s=31,
+        tier="quick", usual_s=26,
         checks=(WRONG_ELEMENTS, UNREACHABLE_PAIRS, MTU_MISMATCHES, PAIRS_BELOW_MTU,
         DUPLICATE_ADDRESSES, BUSBW, NETWORK, AGREEING_SOURCES, FABRIC_SHARE,
         SHARE_ON_OTHER_NETWORKS, ALL_GATHER_AGAINST_ALL_REDUCE, REDUCE_SCATTER_AGAINST_ALL_REDUCE,
@@ -233,5 +233,5 @@ CRITERION = CriterionRow(
         "permission for workers to open RDMA devices and lock memory, if RDMA is agreed",
     ),
     headlines={BUSBW: "all-reduce runs at {value}"}, proven=" over RDMA",
-    usual_s={"quick": 31, "standard": 31}, depends=("fabric",), least_nodes=2,
+    usual_s={"quick": 26, "standard": 26}, depends=("fabric",), least_nodes=2,
 )

@@ -135,7 +135,7 @@ PROBES = (
         cases={"killed-in-a-step-then-in-a-save": "quick", "stopped-not-killed": "standard",
         "told-to-leave": "standard", "killed-in-an-upload": "standard",
         "killed-in-a-commit": "soak", "killed-before-the-first-checkpoint": "soak",
-        "killed-while-it-restarts": "soak"}, usual_s=39,
+        "killed-while-it-restarts": "soak"}, usual_s=36,
         checks=(*RESUMES, RECOVERY_TIME),
         controls=KILLED_RUN,
         disturbs=RESTARTED,
@@ -213,6 +213,6 @@ CRITERION = CriterionRow(
     "was never killed", where="one rank for each GPU, on all nodes",
     needs=("a shared folder that all nodes see",),
     headlines={RECOVERY_TIME: "a killed run trains again after {value}"},
-    proven=", with the same result", usual_s={"quick": 40, "standard": 218}, depends=("shared",),
+    proven=", with the same result", usual_s={"quick": 37, "standard": 210}, depends=("shared",),
     keeps_in_shared=True,
 )

@@ -81,7 +81,7 @@ SLOW_SAVE = ControlRow("slow save", CHECKPOINT_OVERHEAD)
 PROBES = (
     Probe(
         "test_scaling.py::test_each_node_adds_its_share",
-        tier="quick", usual_s=55,
+        tier="quick", usual_s=40,
         checks=(EFFICIENCY, RESIDUAL, WALL_GAP, NON_FINITE, DISAGREEMENTS, STRAGGLER, MFU,
         TOKENS_PER_S, CHECKPOINT_OVERHEAD),
         controls=(SLOW_BASE, EXPLODING_LOSS, TRAINED_APART, PLANTED_DELAY, SLOW_SAVE),
@@ -99,6 +99,6 @@ CRITERION = CriterionRow(
         EFFICIENCY: "{work} ({value})", MFU: "training reaches {value} of the peak",
         TOKENS_PER_S: "training reaches {value}",
     },
-    usual_s={"quick": 55, "standard": 73}, depends=("pace_seconds", "rungs", "shards",),
+    usual_s={"quick": 40, "standard": 58}, depends=("pace_seconds", "rungs", "shards",),
     least_nodes=2,
 )

@@ -55,8 +55,8 @@ BUDGET = {
     "probes/launch": 2540,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
     "probes/nccl": 2438,  # full memory in a started job is no proof; what ended a process is first
-    "probes/restart": 1644,  # the last attempt has no planned delay
-    "probes/scaling": 961,
+    "probes/restart": 1654,  # copies of checkpoints are links
+    "probes/scaling": 970,  # where it cannot be proven, only its data
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
     # submission is kept.
@@ -77,7 +77,7 @@ BUDGET = {
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
     "reports": 7164,  # facts of nodes in several lines
-    "scaling": 2952,  # a replay ends at a known median, on all ranks at once; groups that are kept
+    "scaling": 2958,  # groups that are kept; a short ladder
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

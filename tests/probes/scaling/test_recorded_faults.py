@@ -115,7 +115,7 @@ RED: dict[str, tuple[Change, set[str], set[str]]] = {
         *({"tokens_per_s"}, {"SCALE-SLOW-BASE"}),
     ),
     "one rank of four is late": (
-        rung(one_rank(1.25), FOUR),
+        rung(one_rank(1.2), FOUR),
         *({"straggler"}, {"SCALE-STRAGGLER"}),
     ),
     "a loss that is no number": (
@@ -144,10 +144,10 @@ def near(name: str, change: Change, *measures: str) -> Any:
 
 
 NEAR = [
-    near("four nodes lose a third", rung(all_ranks(1.25), FOUR), "efficiency"),
+    near("four nodes lose three tenths", rung(all_ranks(1.2), FOUR), "efficiency"),
     near(
         "busy cores take a fifth everywhere",
-        rung(all_ranks(1.25, "forward"), ONE, TWO, FOUR, AGAIN),
+        rung(all_ranks(1.25, "forward"), ONE, TWO, FOUR, AGAIN, DELAYED),
         *("tokens_per_s", "efficiency"),
     ),
     near("one rank is a little late", rung(one_rank(1.1), FOUR), "straggler"),
