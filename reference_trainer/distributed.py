@@ -15,13 +15,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.distributed_c10d import _abort_process_group
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reference_trainer.config import TrainConfig
 from reference_trainer.process_group import (
     GPU_BACKEND,
-    forget_group,
+    drop_group,
     has_foreign_group,
     join_group,
     join_part,
@@ -124,7 +123,6 @@ def join_job(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
         start = log_length() if device.type == "cuda" and config.deterministic else 0
         if owned:
             start = _join_group(config, device, start)
-        world = None
         try:
             world = _make_world(config, device, mesh, start)
             world.set_timeout(config.init_timeout_s)
@@ -133,8 +131,8 @@ def join_job(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
             world.set_timeout(config.init_timeout_s)
         except BaseException:
             if owned:
-                forget_group()
-                _abandon_group(device, world)
+                # Destroying would wait for collectives of NCCL that never end.
+                drop_group(abort=device.type == "cuda")
             raise
         if owned:
             leave_group()
@@ -260,17 +258,3 @@ def _keep_mesh(device: Any, shape: tuple[int, ...], names: tuple[str, ...] | Non
     """Make a mesh of all ranks once for each group: DTensor's caches name the groups of a mesh."""
     make = partial(init_device_mesh, device.type, shape, mesh_dim_names=names)
     return keep_part(("mesh", *shape), make)
-
-
-def _abandon_group(device: Any, world: World | None) -> None:
-    """Leave the group without waiting for peers that may be gone, and release the peers that wait.
-
-    A peer waits on the sockets of a group, which stay open while anything refers to the group. A
-    mesh does, and DTensor's caches refer to the mesh for ever (torch 2.13).
-    """
-    if device.type == "cuda":
-        _abort_process_group()  # destroying would wait for collectives that never end
-    else:
-        dist.destroy_process_group()
-        for mesh in (world.mesh, getattr(world.mesh, "_root_mesh", None)) if world else ():
-            getattr(mesh, "_pg_registry", {}).clear()

@@ -39,14 +39,26 @@ class OwnGroup:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-NO_GROUP = "joins_no_group"  # attribute of the functions marked so
+KIND = "kind_of_group"  # attribute of functions; without it, a group for collectives
+NONE, JOB = "none", "job"  # no group, and a group as jobs make: only calls of one kind share one
+# A group that no other call gets. Ranks that have made other numbers of parts would give the next
+# part other names, and NCCL keeps a communicator for each pair until the group ends.
+ALONE = "alone"
 _own: list[OwnGroup] = []  # at most one: torch has one default group
 
 
-def joins_no_group(function: F) -> F:
-    """Mark a function that ranks call without a process group: they keep the one of other calls."""
-    setattr(function, NO_GROUP, True)
-    return function
+def joins(kind: str) -> Callable[[F], F]:
+    """Mark a function that ranks call by the kind of group that it joins."""
+
+    def mark(function: F) -> F:
+        setattr(function, KIND, kind)
+        return function
+
+    return mark
+
+
+joins_no_group = joins(NONE)
+joins_alone = joins(ALONE)
 
 
 def has_foreign_group() -> bool:
@@ -58,16 +70,20 @@ def join_group(backend: str, seconds: float, device: Any = None, log_start: int 
     """Join the group that the environment names: the kept one, if it is that; else a new one.
 
     `seconds` is the timeout of its making and of each collective. `device` binds NCCL to a GPU at
-    once. Raises DistNetworkError if the other ranks cannot be reached.
+    once. Raises DistNetworkError if the other ranks cannot be reached, and RuntimeError for another
+    backend at the rendezvous of the kept group: its store would still answer there.
     """
     named_by = (backend, *map(os.environ.get, RENDEZVOUS))
     timeout, before = timedelta(seconds=seconds), set(open_sockets().values())
     if _own and _own[0].named_by == named_by:
         set_timeout(dist.group.WORLD, timeout)
+    elif _own and _own[0].named_by[1:] == named_by[1:]:
+        raise RuntimeError(f"a group of {_own[0].named_by[0]} has this rendezvous, not {backend}")
     else:
         drop_group()
         dist.init_process_group(backend, timeout=timeout, device_id=device)
         _own.append(OwnGroup(named_by, log_start))
+        _own[0].sockets = set(open_sockets().values()) - before
     _own[0].others = before - _own[0].sockets
     return _own[0]
 
@@ -116,22 +132,30 @@ def kept_sockets() -> set[str]:
 
 def leave_group() -> None:
     """Leave the group after success: it is kept if KEEP is set, and destroyed if not."""
-    if os.environ.get(KEEP):
-        _own[0].sockets = set(open_sockets().values()) - _own[0].others
-    else:
+    if not os.environ.get(KEEP):
         drop_group()
+    elif "nccl" in str(_own[0].named_by[0]):  # gloo connects all ranks when a group is made
+        _own[0].sockets = set(open_sockets().values()) - _own[0].others
 
 
-def forget_group() -> None:
-    """Forget the group after an error: who joined it knows how to leave it."""
-    _own.clear()
+def drop_group(*, abort: bool = False) -> None:
+    """Destroy the own group, if there is one. With `abort`, NCCL does not wait for its peers.
 
+    Peers wait on the sockets of a group, which stay open while anything refers to the group. A mesh
+    does, and DTensor's caches refer to the mesh for ever (torch 2.13).
+    """
+    if not _own:
+        return
+    own = _own.pop()
+    if abort:
+        from torch.distributed.distributed_c10d import _abort_process_group
 
-def drop_group() -> None:
-    """Destroy the group that was kept, if there is one."""
-    if _own:
-        _own.clear()
+        _abort_process_group()
+    else:
         dist.destroy_process_group()
+    for part in own.parts.values():
+        for mesh in (part, getattr(part, "_root_mesh", None)):
+            getattr(mesh, "_pg_registry", {}).clear()
 
 
 def open_sockets() -> dict[int, str]:

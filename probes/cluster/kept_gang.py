@@ -73,6 +73,7 @@ class GangKeeper:
         if gang is None:
             return self._cluster.gang(name=GANG_NAME, keeps_groups=True, **options)
         say(f"ranks: those of an earlier test, {time.monotonic() - self._began:.0f} s old")
+        gang.leave_groups()  # no group of an earlier probe reaches this one
         gang.environment = options.get("environment")
         gang.by_local_rank = options.get("by_local_rank", ())
         return gang

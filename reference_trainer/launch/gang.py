@@ -18,7 +18,7 @@ from typing import Any
 
 from reference_trainer.late import ray
 from reference_trainer.launch.worker import RankLocation, Worker, ray_resources
-from reference_trainer.process_group import KEEP, NO_GROUP
+from reference_trainer.process_group import ALONE, KEEP, KIND, NONE
 
 # Errors of ranks that only saw another one go: torch's, gloo's and NCCL's words for that.
 OF_A_PEER = re.compile(
@@ -224,6 +224,7 @@ class Gang:
         # Others may have died since.
         dead = self._owners(self._calls, [*_failed_calls(self._calls, died)])
         replaced = sorted({*dead, *late})
+        self.leave_groups()
         for rank in replaced:
             ray.kill(self._workers[rank])  # also a worker that is only presumed dead
             self._workers[rank] = self._spawn(self._bundles[rank])
@@ -317,8 +318,9 @@ class Gang:
         """Start the calls as `run` does, but return one object reference per rank at once."""
         jobs = [[*group] for group in groups or [range(self.size)]]
         # No port: a call that needs none leaves the groups of the last one that joined any.
-        need = not hasattr(function, NO_GROUP)
-        ports = self._find_ports(jobs, environment) if need else [0] * len(jobs)
+        kind = getattr(function, KIND, "")
+        none = [0] * len(jobs)
+        ports = none if kind == NONE else self._find_ports(jobs, kind, environment)
         self.jobs = jobs
         # Hide all GPUs from a worker that requested none. Ray lets it see all GPUs of its host, and
         # torch would open a context on the first.
@@ -336,15 +338,19 @@ class Gang:
         return calls
 
     def _find_ports(
-        self, jobs: list[list[int]], environment: dict[str, str | None] | None
+        self, jobs: list[list[int]], kind: str, environment: dict[str, str | None] | None
     ) -> list[int]:
         """Return the rendezvous port of each job: those of the last call if its groups are kept."""
-        names = jobs, self.environment, [*self.by_local_rank], environment
-        kept = self.keeps_groups and self.is_sound and self._last[0] == names
-        if not kept:
+        names = jobs, kind, self.environment, [*self.by_local_rank], dict(environment or {})
+        shares = self.keeps_groups and kind != ALONE and self.is_sound
+        if not (shares and self._last[0] == names):
             calls = [self._workers[job[0]].free_port.remote() for job in jobs]
             self._last = names, self._collect(calls, 30, "while finding a free port")
         return self._last[1]
+
+    def leave_groups(self) -> None:
+        """Let the next call make new process groups."""
+        self._last = None, []
 
     def _of_local_rank(self, number: int) -> dict[str, str]:
         """Return the variables of a worker alone; `number` is its place among those of its node."""

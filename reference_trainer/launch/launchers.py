@@ -25,6 +25,7 @@ from reference_trainer.launch.gang import Gang, GangError, last_line, name_ranks
 from reference_trainer.launch.supervisor import Timeouts, supervise
 from reference_trainer.launch.torchrun_child import run_torchrun
 from reference_trainer.launch.worker import ray_resources
+from reference_trainer.process_group import JOB, joins
 from reference_trainer.rank_environment import JOB_VARIABLE, encode_words, read_variables
 from reference_trainer.telemetry.event_log import EventLog
 
@@ -77,6 +78,7 @@ class JobResult:
         return self.ranks[0]
 
 
+@joins(JOB)
 def train_rank(config: TrainConfig) -> dict[str, Any]:
     """Train one rank of the job and return its result; rank 0 logs to the worker's stdout."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)

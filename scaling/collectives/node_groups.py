@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from reference_trainer.late import dist, torch
-from reference_trainer.process_group import join_part
+from reference_trainer.process_group import join_part, joins_alone
 from scaling.collectives.fault_search import MIN_EFFECT, MeasureGroups, typical_speed, valid_speed
 from scaling.collectives.operations import OPERATIONS
 from scaling.collectives.sweep import process_group
@@ -39,6 +39,7 @@ def own_parts(parts: Iterable[Sequence[int]], size: int) -> list[Sequence[int] |
     return own
 
 
+@joins_alone
 def group_sweep(
     size: int | None, slow: tuple[int, float] | None, members: Sequence[int] | None
 ) -> tuple[float, int]:
@@ -94,6 +95,7 @@ class RankMeetings:
     sent: dict[int, list[Any]] = field(default_factory=dict)
 
 
+@joins_alone
 def pair_sweep(
     repeats: int,
     size: int | None,

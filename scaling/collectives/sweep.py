@@ -18,6 +18,8 @@ from typing import Any
 
 from reference_trainer.late import dist, torch
 from reference_trainer.process_group import (
+    GPU_BACKEND,
+    JOB,
     drop_group,
     join_group,
     joins_no_group,
@@ -54,25 +56,30 @@ def read_nothing() -> Callable[[], None]:
 
 
 @contextmanager
-def process_group(backend: str | None = None, seconds: float = 600) -> Iterator[Any]:
+def process_group(
+    backend: str | None = None, seconds: float = 600, kind: str = ""
+) -> Iterator[Any]:
     """Join the process group that the environment names; yield the device to use.
 
     The backend is NCCL with a GPU and gloo without, unless `backend` or SEATRIAL_BACKEND names
-    one. The timeout of joining and of each collective is `seconds` plus SECONDS_PER_RANK for
-    each rank. That is longer than any caller waits: a rank that still hangs can be inspected,
-    one that timed out cannot. Afterwards the group is destroyed, unless the gang keeps it for its
-    next call. Raises RuntimeError for nccl without a GPU.
+    one. For the kind JOB, NCCL is joined as the trainer joins it. The timeout of joining and of
+    each collective is `seconds` plus SECONDS_PER_RANK for each rank. That is longer than any caller
+    waits: a rank that still hangs can be inspected, one that timed out cannot. Afterwards the group
+    is destroyed, unless the gang keeps it for its next call. Raises RuntimeError for nccl without a
+    GPU.
     """
     has_gpu = torch.cuda.is_available()
     backend = backend or os.environ.get("SEATRIAL_BACKEND") or ("nccl" if has_gpu else "gloo")
     if backend == "nccl" and not has_gpu:
         raise RuntimeError("NCCL needs a GPU, and torch sees none in this process")
-    device = torch.device("cpu")
+    device, bound = torch.device("cpu"), None
     if backend == "nccl":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
+        if kind == JOB:
+            backend, bound = GPU_BACKEND, device
     seconds += SECONDS_PER_RANK * int(os.environ.get("WORLD_SIZE", "1"))
-    join_group(backend, seconds)
+    join_group(backend, seconds, bound)
     try:
         yield device
     except BaseException:

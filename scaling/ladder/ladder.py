@@ -15,7 +15,7 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import train_rank
 from reference_trainer.model.size import estimate_memory, flops_per_token
-from reference_trainer.process_group import drop_group
+from reference_trainer.process_group import drop_group, joins
 from reports.numbers import quantity
 from scaling.bounds import Count, CountOrZero, Part, Seconds
 from scaling.ladder.step_breakdown import (
@@ -291,6 +291,7 @@ def strong_scaling_config(config: TrainConfig, count: int, max_nodes: int) -> Tr
     )
 
 
+@joins("fake")
 def run_on_fake_group(size: int, config: TrainConfig) -> dict[str, Any]:
     """Run one rank as one of `size` ranks without the others, in torch's fake process group.
 

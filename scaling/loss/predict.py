@@ -13,6 +13,7 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.late import dist
 from reference_trainer.launch.gang import Gang
 from reference_trainer.model.size import block_parameters, parameter_count
+from reference_trainer.process_group import JOB, joins
 from reports.numbers import percent
 from scaling.bounds import Amount, Count
 from scaling.collectives.line_rate import Fit, fit_alpha_beta
@@ -357,6 +358,7 @@ def min_bytes_sent(order: Sequence[ReplayItem], ranks: int, steps: int) -> float
     return sum(sent) * steps
 
 
+@joins(JOB)
 def replay_on_rank(
     order: Sequence[ReplayItem], sleep_s: float, busy_s: float, steps: int
 ) -> tuple[list[float], dict[tuple[str, int], float]]:
@@ -368,7 +370,7 @@ def replay_on_rank(
     """
     step_times: list[float] = []
     call_times: dict[tuple[str, int], list[float]] = {}
-    with process_group() as device:
+    with process_group(kind=JOB) as device:
 
         def make_buffers(operation: str, size: int) -> Buffers:
             kind = OPERATIONS[operation]

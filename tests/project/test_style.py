@@ -41,7 +41,7 @@ BUDGET = {
     # read from regular files alone.  One deadline holds for all of an answer.
     # cleanup.py ends a user whose processes kill or stop who comes for them, and removes its files
     # in bounded memory.
-    "probes/cluster": 3433,  # ranks are kept between probes; what joins no group says so
+    "probes/cluster": 3434,  # ranks are kept between probes; what joins no group says so
     # Keys of a contract say what holds without them.
     "probes/contract": 1376,  # a key names its parts
     "probes/environment": 813,
@@ -65,7 +65,7 @@ BUDGET = {
     "probes/session": 1598,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1142,
-    "reference_trainer": 3799,  # a process group that is kept for the next call
+    "reference_trainer": 3810,  # a process group that is kept for the next call
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
     # A shared copy has no names of jobs and people.  Events have a time that is never set.
@@ -77,7 +77,7 @@ BUDGET = {
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
     "reports": 7164,  # facts of nodes in several lines
-    "scaling": 2958,  # groups that are kept; a short ladder
+    "scaling": 2969,  # groups that are kept; a short ladder
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

@@ -66,6 +66,10 @@ for name in ("part", "part again"):
     note(name, group_sweep(4096, None, part)[1])
 met = pair_sweep(2, 4096, LinkReader, None, [[0, 1]])
 note("pair", [wrong for _, wrong in met.received.values()])
+try:
+    process_group.join_group("nccl", 9)
+except RuntimeError as error:
+    note("other backend", str(error))
 os.environ["MASTER_PORT"] = ports[1]
 note("other port", connect())
 note("fake", len(run_on_fake_group(2, TrainConfig(**knobs))["steps"]))
@@ -113,7 +117,7 @@ def test_calls_with_one_rendezvous_share_a_group(told: list[dict[str, Any]]) -> 
         in_first = [name for name, seen in rank.items() if name != "initialized" and seen[0] == 0]
         assert in_first == [
             "first", "sockets", "again", "sweep", "sockets again", "job", "job again", "copies",
-            "copies again", "saves", "saves again", "part", "part again", "pair",
+            "copies again", "saves", "saves again", "part", "part again", "pair", "other backend",
         ]  # fmt: skip
         assert [rank[name][1] for name in ("first", "again", "part", "part again")] == [2, 2, 0, 0]
         assert rank["sockets"] == rank["sockets again"], "they are known in later calls, too"
@@ -133,6 +137,7 @@ def test_another_rendezvous_an_error_and_no_wish_to_keep_end_a_group(
     told: list[dict[str, Any]],
 ) -> None:
     for rank in told:
+        assert rank["other backend"][1] == "a group of gloo has this rendezvous, not nccl"
         assert rank["other port"] == [1, 2.0], "not the first group"
         assert rank["fake"] == [None, KNOBS["steps"]], "a group of the caller is used"
         assert rank["after fake"][0] is None

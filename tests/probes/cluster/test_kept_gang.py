@@ -13,7 +13,7 @@ class FakeGang:
     """A gang whose processes are numbers."""
 
     def __init__(self, size: int, name: str = "", **options: Any) -> None:
-        self.size, self.name, self.removed = size, name, False
+        self.size, self.name, self.removed, self.groups_left = size, name, False, 0
         self.environment = options.get("environment")
         self.by_local_rank = options.get("by_local_rank", ())
         self.is_running, self.is_sound, self.lost = False, True, list[int]()
@@ -24,6 +24,9 @@ class FakeGang:
 
     def silent(self) -> list[int]:
         return self.lost
+
+    def leave_groups(self) -> None:
+        self.groups_left += 1
 
     def remove(self) -> None:
         self.is_running, self.is_sound, self.removed = False, False, True
@@ -62,6 +65,7 @@ def test_the_next_probe_gets_the_same_ranks_with_its_own_variables() -> None:
     assert (second.environment, second.by_local_rank) == ({"B": "2"}, ())
     assert cluster.use() is first
     assert first.environment is None
+    assert first.groups_left == 2, "no process group of a probe reaches the next"
     began, *others = cluster.said
     assert began.startswith("ranks: started for this test, in 0.")
     assert others == ["ranks: those of an earlier test, 0 s old"] * 2

@@ -25,7 +25,9 @@ from reference_trainer.launch.launchers import (
 from reference_trainer.launch.supervisor import Timeouts
 from reference_trainer.launch.worker import RankLocation, Worker
 from reference_trainer.process_group import KEEP
+from scaling.collectives.node_groups import group_sweep
 from scaling.collectives.sweep import warm_up
+from scaling.loss.predict import replay_on_rank
 
 
 def environments(**options: Any) -> list[dict[str, str | None]]:
@@ -78,17 +80,26 @@ def test_calls_of_the_same_groups_share_a_rendezvous_until_one_fails() -> None:
     assert used() == used() == used(groups=[[0, 1]]) == ["29500"] * 2
     assert used(warm_up, groups=[[1]]) == ["0"], "it joins no group, and leaves the last"
     assert used() == ["29500"] * 2
-    assert used(environment={"A": "b"}) == used(environment={"A": "b"}) == ["29501"] * 2
-    assert used() == ["29502"] * 2, "its group was left for another"
-    assert used(groups=[[0], [1]]) == used(groups=[[0], [1]]) == ["29503", "29504"]
+    assert used(train_rank) == ["29501"] * 2, "a job's group is of another backend on GPUs"
+    assert used(train_rank) == used(replay_on_rank) == ["29501"] * 2
+    assert used() == ["29502"] * 2
+    assert used(environment={"A": "b"}) == used(environment={"A": "b"}) == ["29503"] * 2
+    assert used() == ["29504"] * 2, "its group was left for another"
+    assert used(groups=[[0], [1]]) == used(groups=[[0], [1]]) == ["29505", "29506"]
     gang.by_local_rank = [{"RAIL": "1"}]
-    assert used(groups=[[0], [1]]) == ["29505", "29506"]
-    busy.append(1)  # a call still runs
     assert used(groups=[[0], [1]]) == ["29507", "29508"]
+    busy.append(1)  # a call still runs
+    assert used(groups=[[0], [1]]) == ["29509", "29510"]
     busy.clear()
+    ports = iter(range(29600, 29700))
+    assert [used(group_sweep)[0] for _ in range(2)] == ["29600", "29601"], "never shared"
+    assert used() == used() == ["29602"] * 2
+    gang.leave_groups()
+    assert used() == ["29603"] * 2
+    ports = iter(range(29511, 29600))
     gang._failed = True
-    assert used() == ["29509"] * 2
-    assert used() == ["29510"] * 2, "ranks may have left the group"
+    assert used() == ["29511"] * 2
+    assert used() == ["29512"] * 2, "ranks may have left the group"
 
 
 def test_a_gang_of_one_call_keeps_no_group() -> None:

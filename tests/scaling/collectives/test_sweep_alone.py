@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from reference_trainer.process_group import GPU_BACKEND, JOB
 from scaling.collectives.operations import IN_PLACE, OPERATIONS, Buffers, Operation
 from scaling.collectives.sweep import (
     median_precision,
@@ -78,7 +79,9 @@ def test_the_third_rank_of_a_node_with_two_gpus_uses_the_first_one(
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
     with process_group() as device:
         assert str(device) == "cuda:0"
-    assert used == [device, "nccl"]
+    with process_group(kind=JOB):
+        pass
+    assert used == [device, "nccl", device, GPU_BACKEND], "a replay's group is the trainer's"
 
 
 def test_the_more_ranks_the_longer_they_may_take_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
