@@ -87,7 +87,7 @@ def test_the_usual_time_has_its_source_and_no_gpu() -> None:
         "Times come from a lab of 4 nodes without GPUs (docs/develop/measurements.md). "
         "Expect other times on your cluster." in output
     )
-    assert section(plan("--only", "fabric").output, "FABRIC").count("time about 31 s") == 1
+    assert section(plan("--only", "fabric").output, "FABRIC").count("time about 26 s") == 1
     assert "time not measured" in section(plan().output, "HOSTS")
     soak = " ".join(plan("--tier", "soak").output.split())
     assert f"total {len(all_probes())} tests, not measured Times come from" in soak

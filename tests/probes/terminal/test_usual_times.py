@@ -30,7 +30,7 @@ def test_the_times_are_those_of_the_page() -> None:
 
 
 def test_the_usual_time_of_a_part() -> None:
-    assert usual_seconds("quick", ["GANG", "FABRIC"]) == 58
+    assert usual_seconds("quick", ["GANG", "FABRIC"]) == 53
     assert usual_seconds("quick", [*CRITERIA]) == RUN_S["quick"]
     assert usual_seconds("quick", ["HOSTS"]) is None, "not timed alone"
     assert usual_seconds("soak", ["GANG"]) is None
@@ -46,7 +46,7 @@ def run_of(nodes: int = 4, rehearsal: str = "a lab", tier: str = "quick") -> Any
     ("run", "criteria", "seconds"),
     [
         (run_of(), QUICK, RUN_S["quick"]),
-        (run_of(), ["FABRIC"], 31),
+        (run_of(), ["FABRIC"], 26),
         (run_of(nodes=8), ["FABRIC"], None),
         (run_of(rehearsal=""), ["FABRIC"], None),
         (run_of(), ["GANG"], None),

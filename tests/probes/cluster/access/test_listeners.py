@@ -31,7 +31,8 @@ def test_a_real_socket_of_ipv6() -> None:
         pytest.skip("this host has no IPv6")
     with server:
         port = server.getsockname()[1]
-        assert read_listeners([port]) == {port: ["::"]}
+        # Another test may listen at the same port, on an address of IPv4.
+        assert "::" in read_listeners([port])[port]
 
 
 @pytest.mark.parametrize(("text", "expected"), [
