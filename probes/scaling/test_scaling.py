@@ -30,9 +30,7 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
     # On a cluster that cannot prove it, only the data is judged: of one node and of all.
     timed = measure.contract.judges("SCALING", check.EFFICIENCY)
     nodes = rung_sizes(len(cluster.nodes), terms.rungs if timed else [1], short=tier == "quick")
-    memory = None
-    if cluster.on_gpu:
-        memory = run_ladder.least_gpu_memory(cluster.facts)
+    memory = run_ladder.least_gpu_memory(cluster.facts) if cluster.on_gpu else None
     load = run_ladder.train_config(terms, STEPS[tier], memory, cluster.size // len(cluster.nodes))
     measure.covered(run_ladder.describe_load(load, memory))
     agreed, other_ladders, strong = measure.contract.limit("FABRIC", "busbw"), [], {}
@@ -60,12 +58,13 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
                 ladder = run_ladder.locate_slow_links(rig, ladder, limits(check.EFFICIENCY))
                 tests = base_speed.speed_tests(ladder.rungs[0], limits, cluster.emulated)
                 base_speed.control_bad_base(rig, config, ladder.rungs[0], tests)
+                longer = timed and tier != "quick"
                 if timed:
                     judge.control_planted_delay(rig, config, ladder, limits)
-                if timed and tier != "quick":
+                if longer:
                     saves = base_speed.SavePlan(workplace, config, terms)
                     base_speed.time_saves(rig, cluster, ladder.rungs[-1].count, saves)
-                if timed and tier != "quick" and not run_ladder.gang_hangs(gang):
+                if longer and not run_ladder.gang_hangs(gang):
                     judge.time_unsent_step(rig, ladder.rungs, config)
                     strong = judge.time_same_work(rig, nodes, config)
     measure.covered(coverage_text(ladder, terms, len(cluster.nodes)))

@@ -251,8 +251,8 @@ def run_rung(
     Weak scaling: every rank keeps its batch. The first WARM_UP_STEPS steps are not counted.
     `{nodes}` in the config's folder of shards becomes the rung's number of nodes, as shards are
     made for one number. `as_one_job` injects a fault: nodes that train separately are checked
-    as if they were one job. `work` is what a rank runs instead of the
-    trainer, with its first arguments.
+    as if they were one job. `work` is what a rank runs instead of the trainer, with its
+    first arguments.
     """
     groups = worker_groups(gang, count, first)
     shards = config.data.replace(NODES_PLACEHOLDER, str(count))  # made for one node count

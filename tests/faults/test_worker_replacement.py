@@ -106,7 +106,10 @@ with keeper.lend(said.append, environment={"GLOO_SOCKET_IFNAME": "eth0"}) as gan
 with keeper.lend(said.append) as gang:
     told["the same processes"], told["network"] = pids(gang) == first, gang.run(network, timeout=30)
     gang.run(die_later, timeout=30)
-time.sleep(3)  # until it died: if it still lived, "new processes" would be false
+deadline = time.monotonic() + 30
+while not (lost := gang.silent()) and time.monotonic() < deadline:
+    time.sleep(0.1)
+told["lost"] = lost
 with keeper.lend(said.append) as gang:
     told["new processes"] = all(a != b for a, b in zip(pids(gang), first))
     told["groups"] = cluster.groups_named(GANG_NAME)
@@ -129,6 +132,7 @@ def test_a_gang_is_handed_on_until_a_rank_of_it_is_lost(lab: Lab) -> None:
         "wrong network": ["eth0"] * 4,
         "the same processes": True,
         "network": ["fab0"] * 4,  # the lab's own
+        "lost": [2],
         "new processes": True,
         "groups": [4],
         "taken": True,

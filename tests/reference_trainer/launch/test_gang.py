@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -30,20 +31,34 @@ from scaling.collectives.sweep import warm_up
 from scaling.loss.predict import replay_on_rank
 
 
+class GangOfTwo(Gang):
+    """A gang without processes: what its ranks are told, and the next of its ports."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.told: list[dict[str, str | None]] = []
+        self.ports, self.still_busy = count(29500), list[int]()
+        worker = SimpleNamespace(
+            run=SimpleNamespace(remote=lambda environment, *_: self.told.append(environment)),
+            free_port=SimpleNamespace(remote=lambda: None),
+        )
+        self._workers = [worker, worker]
+        self.places = [
+            RankLocation(node=n, address=n, host=n, pid=1, gpus=[], born=1) for n in ("n0", "n1")
+        ]
+
+    def _collect(self, calls: list[Any], timeout: float, task: str) -> list[Any]:
+        return [next(self.ports) for _ in calls]
+
+    def busy(self) -> list[int]:
+        return self.still_busy
+
+
 def environments(**options: Any) -> list[dict[str, str | None]]:
     """What each rank of a gang of two is told to have in its environment."""
-    gang, told = Gang(2, **options), list[dict[str, str | None]]()
-    worker = SimpleNamespace(
-        run=SimpleNamespace(remote=lambda environment, *_: told.append(environment)),
-        free_port=SimpleNamespace(remote=lambda: None),
-    )
-    gang._workers = [worker, worker]
-    gang._collect = lambda calls, *_: [29500] * len(calls)  # type: ignore[method-assign]
-    gang.places = [
-        RankLocation(node=n, address=n, host=n, pid=1, gpus=[], born=1) for n in ("n0", "n1")
-    ]
+    gang = GangOfTwo(2, **options)
     gang.begin(print, environment={"A": None})
-    return told
+    return gang.told
 
 
 @pytest.mark.parametrize(("resource", "hidden"), [("GPU", None), ("CPU", "-1"), ("spare", "-1")])
@@ -57,25 +72,13 @@ def test_a_rank_that_asked_for_no_gpu_sees_none(resource: str, hidden: str | Non
 
 
 def test_calls_of_the_same_groups_share_a_rendezvous_until_one_fails() -> None:
-    gang, ports = Gang(2, keeps_groups=True), iter(range(29500, 29600))
-    told: list[dict[str, str | None]] = []
-    worker = SimpleNamespace(
-        run=SimpleNamespace(remote=lambda environment, *_: told.append(environment)),
-        free_port=SimpleNamespace(remote=lambda: None),
-    )
-    gang._workers = [worker, worker]
-    gang._collect = lambda calls, *_: [next(ports) for _ in calls]  # type: ignore[method-assign]
-    gang.busy = lambda: busy  # type: ignore[method-assign]
-    gang.places = [
-        RankLocation(node=n, address=n, host=n, pid=1, gpus=[], born=1) for n in ("n0", "n1")
-    ]
-    busy: list[int] = []
+    gang = GangOfTwo(2, keeps_groups=True)
 
     def used(function: Any = print, **options: Any) -> list[str | None]:
-        told.clear()
+        gang.told.clear()
         gang.begin(function, **options)
-        assert {one[KEEP] for one in told} == {"1"}
-        return [one["MASTER_PORT"] for one in told]
+        assert {one[KEEP] for one in gang.told} == {"1"}
+        return [one["MASTER_PORT"] for one in gang.told]
 
     assert used() == used() == used(groups=[[0, 1]]) == ["29500"] * 2
     assert used(warm_up, groups=[[1]]) == ["0"], "it joins no group, and leaves the last"
@@ -88,15 +91,15 @@ def test_calls_of_the_same_groups_share_a_rendezvous_until_one_fails() -> None:
     assert used(groups=[[0], [1]]) == used(groups=[[0], [1]]) == ["29505", "29506"]
     gang.by_local_rank = [{"RAIL": "1"}]
     assert used(groups=[[0], [1]]) == ["29507", "29508"]
-    busy.append(1)  # a call still runs
+    gang.still_busy.append(1)  # a call still runs
     assert used(groups=[[0], [1]]) == ["29509", "29510"]
-    busy.clear()
-    ports = iter(range(29600, 29700))
+    gang.still_busy.clear()
+    gang.ports = count(29600)
     assert [used(group_sweep)[0] for _ in range(2)] == ["29600", "29601"], "never shared"
     assert used() == used() == ["29602"] * 2
     gang.leave_groups()
     assert used() == ["29603"] * 2
-    ports = iter(range(29511, 29600))
+    gang.ports = count(29511)
     gang._failed = True
     assert used() == ["29511"] * 2
     assert used() == ["29512"] * 2, "ranks may have left the group"
