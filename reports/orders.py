@@ -73,7 +73,7 @@ def in_capitals(text: str) -> str:
 Facts = Mapping[str, Any]
 WORDS = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
 JOINT = " \\"  # a shell reads on in the next line
-ON_NODE = re.compile(r"(?:rank|process) \S+ on (\S+)$")  # a suspect that names its node
+ON_NODE = re.compile(r".+ on (\S+)$")  # a rank, rail, port or device that names its node
 # Suspects of other kinds: devices of RDMA are no nodes either.
 NO_NODE = re.compile(r"(?:rank|process|job|gang) |task:|mlx|the |a node that |Ray's head$")
 MAX_SHOWN = 80  # letters of a name in a text: longer names hide the rest of the sentence

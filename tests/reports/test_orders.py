@@ -191,7 +191,8 @@ def test_a_finding_without_an_order_is_empty() -> None:
 
 
 def test_the_nodes_of_an_order_are_its_suspects() -> None:
-    suspects = ["rank 3", "job A", "mlx5_0", "rank 4 on n1", "n1", "n2", "n3", "n4", "n5"]
+    suspects = ["rank 3", "job A", "mlx5_0", "rank 4 on n1", "n1", "rail 2 on n2"]
+    suspects += ["mlx5_1 on n3", "fab1 on n4", "n5"]
     assert node_suspects(suspects) == ["n1", "n2", "n3", "n4", "n5"]
     finding = make("show", {}, order="Repair {nodes}", suspects=suspects)
     assert fill(finding, {}).order == "Repair n1, n2, n3, n4 and 1 more"
