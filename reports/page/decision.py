@@ -85,7 +85,7 @@ def _decision_reason(summary: AcceptanceSummary) -> str:
         case 0:
             close = _criteria_with(summary, Verdict.MARGINAL)
             text = f"{_name_some(close)} close to the limit" if close else ""
-            return ", ".join([text] * bool(text) + _sizes_tested(summary))
+            return " and ".join([text] * bool(text) + _sizes_tested(summary))
         case 1:
             text = f"{_name_some(_criteria_with(summary, Verdict.FAIL), '')} failed"
             return text + f", {unproven}" * bool(unproven)
@@ -170,7 +170,8 @@ def choose_next_step(
     if open_blocks:
         several, is_bad = open_blocks > 1, summary.findings or summary.decision is Verdict.FAIL
         what = f"the {open_blocks} problems below" if several else "the problem below"
-        fix = f"Fix {what}, and test again" if several or is_bad else "Do the step below"
+        mend = "Fix" if summary.findings else "Find the cause of"
+        fix = f"{mend} {what}, and test again" if several or is_bad else "Do the step below"
         text = f"{fix}. Then do a complete run: only a complete run can be accepted."
         took = f" ({time})" if (time := whole_run_time(record)) else ""
         return NextStep((Action(text),), last=(Action(f"Complete run{took}:", whole),))

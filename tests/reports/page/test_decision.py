@@ -411,7 +411,7 @@ def test_a_part_of_the_cluster_that_was_measured_is_named_first() -> None:
     record = summary("healthy-atlas").record
     nodes = [{"name": f"n{number}", "gpus": 8} for number in range(64)]
     large = record.model_copy(update={"cluster": {**record.cluster, "nodes": nodes}})
-    why = "SCALING is close to the limit, SCALING was measured on 64 of 512 GPUs"
+    why = "SCALING is close to the limit and SCALING was measured on 64 of 512 GPUs"
     assert build_lead(summarize_acceptance(large)).why == why
     step = choose_next_step(
         summarize_acceptance(large), open_blocks=0, is_shared=False, untested=False
