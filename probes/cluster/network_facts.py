@@ -1,4 +1,4 @@
-"""Reads a node's names, connections, ways out and byte counters."""
+"""Reads a node's names, connections, ways out and byte counters; which nodes try each other."""
 
 from __future__ import annotations
 
@@ -360,6 +360,53 @@ def _receive(connection: socket.socket, count: int) -> bytes:
     while len(answer) < count and (more := connection.recv(64)):
         answer += more
     return answer
+
+
+MOST_ALL_PAIRS = 64  # up to so many nodes each connects to all others: 4,032 connections
+
+
+def choose_peers(index: int, nodes: int) -> list[int]:
+    """List the nodes that one node connects to, in order: all others, or some on a ring.
+
+    Up to MOST_ALL_PAIRS nodes it is all others.  Above, it is those at distances of 1, 2, 4 and so
+    on, both ways: each node is tried by as many, near (one rack, by address) and far.  In each
+    place of the order one node connects to each, so not all nodes connect to one at once.  A node
+    without others connects to itself.
+    """
+    if nodes == 1:
+        return [0]
+    if nodes <= MOST_ALL_PAIRS:
+        return [(index + step) % nodes for step in range(1, nodes)]
+    steps = [2**power for power in range(nodes.bit_length()) if 2**power <= nodes // 2]
+    around = [(index + sign * step) % nodes for step in steps for sign in (1, -1)]
+    return list(dict.fromkeys(around))
+
+
+def map_peers(names: Sequence[str]) -> dict[str, list[str]]:
+    """Map each node to the nodes that it connects to."""
+    return {name: [names[i] for i in choose_peers(at, len(names))] for at, name in enumerate(names)}
+
+
+def list_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
+    """List the pairs of nodes that connect, each once, in the order of the names."""
+    count = len(names)
+    return [
+        (name, names[peer])
+        for at, name in enumerate(names)
+        for peer in sorted(choose_peers(at, count))
+        if peer > at
+    ]
+
+
+def describe_peers(count: int) -> str:
+    """Say what each of so many nodes tried, and what none did."""
+    if count <= MOST_ALL_PAIRS:
+        return "all others"
+    tried = len(choose_peers(0, count))
+    return (
+        f"{tried} others, at distances of 1, 2, 4 and so on in the order of addresses; the other "
+        "pairs were not tried"
+    )
 
 
 RDMA = "rdma"

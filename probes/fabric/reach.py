@@ -6,10 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from typing import Any
 
 from probes.check.recorder import Recorder
+from probes.cluster.network_facts import MOST_ALL_PAIRS, describe_peers, list_pairs, map_peers
 from probes.fabric import addresses as ports_of
 from probes.fabric import criterion as check
 from probes.fabric.addresses import DoctoredPort, DuplicateAddress, FabricPorts, port_name, suspects
@@ -70,21 +70,12 @@ def check_reach(gang: Gang, node_names: dict[str, str], fabric: str | None) -> R
     )
 
 
-def turn_order(node: int, nodes: int) -> list[int]:
-    """List the peers of a node, turn by turn, itself too: in turn r it is node r - i (mod n).
-
-    i is this node, n the number of nodes.  In each turn the nodes connect in disjoint pairs.
-    """
-    return [(turn - node) % nodes for turn in range(nodes)]
-
-
 @dataclass(frozen=True)
 class FabricNodes:
     """The first rank of each node, and the port of it that is tested.
 
-    In each test every node listens, and every node connects to all of them.  Connections go in
-    rounds of disjoint pairs, so that not all nodes connect to one node at once.  No node waits for
-    the end of a round.
+    In each test every node listens, and every node connects to all others, or on a large cluster
+    to some (see `choose_peers`).
     """
 
     gang: Gang
@@ -178,11 +169,11 @@ class FabricNodes:
             return None, self.chosen.note
         if unknown := [name for name in self.names if name not in {*mtu, *self.chosen.dead}]:
             return None, f"the MTU of the fabric's interface is unknown on {join_names(unknown)}"
-        small = dict.fromkeys(self.names, SMALL_BYTES)
+        peers = map_peers(self.names)
         full = {name: mtu.get(name, SMALL_BYTES) + extra_bytes for name in self.names}
         # Each pair is tested at the smaller of its two MTUs: one odd node must not hide others.
-        sizes = {n: {peer: min(full[n], full[peer]) for peer in full} for n in self.names}
-        each = {name: [small, seconds] for name in self.names}
+        sizes = {n: {peer: min(full[n], full[peer]) for peer in peers[n]} for n in self.names}
+        each = {name: [dict.fromkeys(peers[name], SMALL_BYTES), seconds] for name in self.names}
         no_small = self._failing_pairs(reachability.start_udp_echo, reachability.check_udp, each)
         if lost := [pair for pair in no_small if pair not in unreachable]:
             return None, f"no UDP packets pass between {join_names(map(' and '.join, lost))}"
@@ -198,16 +189,16 @@ class FabricNodes:
         closed: Container[str] = (),
     ) -> list[Pair]:
         """List pairs with a direction that fails; `each` holds further arguments by node."""
-        timeout_s = CALL_SECONDS + reachability.max_wait_s(len(self.names), 4)
+        peers = map_peers(self.names)
+        timeout_s = CALL_SECONDS + reachability.max_wait_s(len(peers[self.names[0]]), 4)
         doors, arguments = self._open_doors(serve, timeout_s, closed), dict[str, list[object]]()
-        for index, (name, address) in enumerate(self.addresses.items()):
-            order = turn_order(index, len(self.names))
-            targets = {peer: doors.get(peer) for peer in (self.names[turn] for turn in order)}
+        for name, address in self.addresses.items():
+            targets = {peer: doors.get(peer) for peer in peers[name]}
             arguments[name] = [address, targets, *(each[name] if each else [])]
         answered = self._on_each(connect, each=arguments, timeout=timeout_s)
         return [
             (a, b)
-            for a, b in combinations(self.names, 2)
+            for a, b in list_pairs(self.names)
             if not (answered[a].get(b) and answered[b].get(a))
         ]
 
@@ -258,6 +249,9 @@ def judge_reach(
     on = rail or "cluster"
     measure(check.UNREACHABLE_PAIRS, len(reach.pairs), on=on)
     measure(check.DUPLICATE_ADDRESSES, len(reach.duplicates), on=on)
+    if (count := len(reach.nodes)) > MOST_ALL_PAIRS:
+        where = f" on {rail}" if rail else ""
+        measure.covered(f"each of {count} nodes connected{where} to {describe_peers(count)}")
     if not reach.saw_neighbours:
         why = "no node has a readable /proc/net/arp"
         measure.covered(f"only the nodes' own addresses were compared: {why}")
@@ -330,8 +324,11 @@ def _classify_unexplained(
     Nodes with an address that two machines have are left out: that explains their pairs.
     """
     shared = {node for one in reach.duplicates for node in one.nodes}
-    failing = [pair for pair in failing if shared.isdisjoint(pair)]
-    return classify(failing, [node for node in reach.nodes if node not in shared])
+    failing, tried = (
+        [pair for pair in pairs if shared.isdisjoint(pair)]
+        for pairs in (failing, list_pairs(reach.nodes))
+    )
+    return classify(failing, [node for node in reach.nodes if node not in shared], tried)
 
 
 def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:

@@ -9,9 +9,16 @@ from typing import Any
 from probes.cluster import network_facts
 from probes.cluster.ask import REACH_SECONDS, ActorSet, on_node
 from probes.cluster.cluster import Cluster
-from probes.cluster.network_facts import GRPC, LOOKUP_SECONDS, NO_PROOF, NodePorts, TriedPort
+from probes.cluster.network_facts import (
+    GRPC,
+    LOOKUP_SECONDS,
+    NO_PROOF,
+    NodePorts,
+    TriedPort,
+    describe_peers,
+    map_peers,
+)
 
-MOST_ALL_PAIRS = 64  # up to so many nodes each connects to all others: 4,032 pairs
 START_SECONDS = 90.0  # for an actor on each node: the first worker there unpacks our packages
 GCS, RAYLET, OBJECTS, WORKER = "GCS", "raylet", "object manager", "worker"
 RAY_PORTS = (GCS, RAYLET, OBJECTS, WORKER)
@@ -58,27 +65,6 @@ class NameLookup:
 
 
 Change = Callable[[Connection, TriedPort], TriedPort]
-
-
-def choose_peers(index: int, nodes: int) -> list[int]:
-    """List the nodes that one node connects to, in order: all others, or some on a ring.
-
-    Up to MOST_ALL_PAIRS nodes it is all others.  Above, it is those at distances of 1, 2, 4 and so
-    on, both ways: each node is tried by as many, near (one rack, by address) and far.  A node
-    without others connects to itself.
-    """
-    if nodes == 1:
-        return [0]
-    if nodes <= MOST_ALL_PAIRS:
-        return [(index + step) % nodes for step in range(1, nodes)]
-    steps = [2**power for power in range(nodes.bit_length()) if 2**power <= nodes // 2]
-    around = [(index + sign * step) % nodes for step in steps for sign in (1, -1)]
-    return list(dict.fromkeys(around))
-
-
-def map_peers(ids: Sequence[str]) -> dict[str, list[str]]:
-    """Map each node to the nodes that it connects to."""
-    return {id: [ids[i] for i in choose_peers(n, len(ids))] for n, id in enumerate(ids)}
 
 
 @dataclass
@@ -218,10 +204,4 @@ class PortRound(ActorSet):
         count = len(self.nodes)
         if count == 1:
             return "one node: it tried its own ports"
-        if count <= MOST_ALL_PAIRS:
-            return f"each of {count} nodes tried the ports of all others"
-        tried = len(choose_peers(0, count))
-        return (
-            f"each of {count} nodes tried the ports of {tried} others, at distances of 1, 2, 4 and "
-            "so on in the order of addresses; the other pairs were not tried"
-        )
+        return f"each of {count} nodes tried the ports of {describe_peers(count)}"

@@ -17,12 +17,12 @@ from probes.check.judging import plant
 from probes.check.recorder import Recorder
 from probes.cluster.ask import make_unique_token
 from probes.cluster.cluster import Cluster
+from probes.cluster.network_facts import map_peers
 from probes.cluster.system_facts import try_writing
 from probes.findings import finding, join_names
 from probes.hosts import criterion as check
 from probes.hosts import storage_work
 from probes.hosts.names import Link
-from probes.hosts.port_round import map_peers
 from probes.hosts.storage_work import READ, WRITE, Place, Size, Work
 from reports.numbers import quantity
 

@@ -328,19 +328,23 @@ class _Search:
         return ". ".join(parts)
 
 
-def classify(bad: list[Pair], nodes: list[str]) -> tuple[list[str], list[Pair]]:
+def classify(
+    bad: Sequence[Pair], nodes: Sequence[str], tried: Sequence[Pair]
+) -> tuple[list[str], list[Pair]]:
     """Return (nodes all of whose pairs are bad, bad pairs that no such node explains).
 
-    The search is greedy: the node with most bad pairs comes first. With only two nodes a bad
-    pair stays a pair, because either node may be the cause.
+    `tried` are the pairs that were tested, the bad ones among them. The search is greedy: the node
+    with most bad pairs comes first. With only two nodes a bad pair stays a pair, because either
+    node may be the cause.
     """
     guilty: list[str] = []
-    remaining = list(bad)
+    remaining, tested = list(bad), list(tried)
     while remaining and len(nodes) > 2:
-        counts = {n: sum(n in pair for pair in remaining) for n in nodes if n not in guilty}
-        worst = max(counts, key=lambda node: counts[node])
-        if counts[worst] < 2 or counts[worst] < len(nodes) - 1 - len(guilty):
+        counts = Counter(node for pair in remaining for node in pair)
+        worst = max(nodes, key=lambda node: counts[node])
+        if counts[worst] < 2 or counts[worst] < sum(worst in pair for pair in tested):
             break
         guilty.append(worst)
         remaining = [pair for pair in remaining if worst not in pair]
+        tested = [pair for pair in tested if worst not in pair]
     return guilty, remaining

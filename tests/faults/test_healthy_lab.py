@@ -7,6 +7,7 @@ import pytest
 from probes.check.registry import CRITERIA
 from probes.cli.scaling import load_scaling_run
 from probes.contract.contract import load
+from probes.fabric import criterion as check
 from probes.scaling.run_ladder import required_efficiency
 from scaling.loss.baseline_difference import HEALTHY_NOISE
 from scaling.loss.causes import LossCause
@@ -37,10 +38,15 @@ def test_healthy_lab_is_accepted(lab: Lab, time: int) -> None:
     assert not named
     # A cause is a finding only where efficiency misses its limit: here it would not show.
     limit = required_efficiency(load("lab").limit("SCALING", "efficiency"))
-    rungs = load_scaling_run(trial.folder)[1].explanations(limit)
-    causes = [(one.nodes, cause) for one in rungs for cause in one.causes]
+    ladder = load_scaling_run(trial.folder)[1]
+    causes = [(one.nodes, cause) for one in ladder.explanations(limit) for cause in one.causes]
     assert not [(nodes, one.code, one.statement) for nodes, one in causes if not of_the_host(one)]
     assert all(control.caught for result in record.results for control in result.controls)
+    # The wrong network, planted in FABRIC, reaches no later probe of the same ranks.
+    by_id = {result.criterion: result for result in record.results}
+    assert check.WRONG_NETWORK in {control.name for control in by_id["FABRIC"].controls}
+    assert "ranks: those of an earlier test" in by_id["SCALING"].coverage
+    assert [rung.off_fabric for rung in ladder.rungs] == [{}] * len(ladder.rungs)
     assert record.rehearsal, "a lab run must say that it is a rehearsal"
     assert (trial.folder / "report.html").is_file()
     assert (trial.folder / "junit.xml").is_file()

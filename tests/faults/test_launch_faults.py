@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,8 +30,9 @@ from tests.faults.job_faults import (
 from tests.faults.launchers.injected_faults import Case, failed, findings, has_no_problem, is_named
 from tests.faults.launchers.leftovers import nothing_left
 from tests.faults.launchers.operators_guide import GUIDE, operators
+from tests.lab.image_faults import PACKAGES
 from tests.lab.lab import Lab
-from tests.support.trial import Trial, acceptance, agreed
+from tests.support.trial import Trial, acceptance, agreed, start
 
 soak = pytest.mark.soak(criterion="launch")
 
@@ -73,6 +75,40 @@ def busy_port(lab: Lab, port: int) -> Iterator[None]:
         finally:
             listener.kill()
             lab.nodes[0].run("pkill", "-f", f"create_server.*{port}", check=False)
+
+
+TORCH = f"{PACKAGES}/torch/__init__.py"
+BROKEN = "/tmp/broken.py"
+
+
+@soak
+def test_a_cold_start_alone_that_is_broken_is_seen(lab: Lab) -> None:
+    """Ranks of other probes hide it: torch breaks on a node once they have imported it."""
+    asked = ("probes", "-k", "takes_the_fabric or documented_path")
+    trial, node = start(lab, "cold", *asked), lab.nodes[3]
+    try:
+        wait_for(lambda: "all-reduce sweep" in trial.log.read_text(), "FABRIC's ranks")
+        node.run("sh", "-c", f"echo 'raise ImportError(\"no libcudart\")' > {BROKEN}")
+        node.run("mount", "--bind", BROKEN, TORCH)
+        try:
+            record = trial.wait()
+        finally:
+            node.run("umount", TORCH)
+    finally:
+        trial.process.kill()
+    assert record.verdict("FABRIC") is Verdict.PASS, trial.log.read_text()[-3000:]
+    case = Case("cold", {"LAUNCH-FAILED"}, [], ["exit code 1"], {"exit_code"})
+    judged(case, record, trial)
+    assert "no libcudart" in (trial.folder / "evidence" / "transcript.txt").read_text()
+    nothing_left(lab)
+
+
+def wait_for(seen: Callable[[], bool], what: str, seconds: float = 120) -> None:
+    """Wait until something is seen; fail the test where it is not."""
+    deadline = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < deadline, f"{what} not seen in {seconds:.0f} s"
+        time.sleep(0.5)
 
 
 # A job that is stopped.

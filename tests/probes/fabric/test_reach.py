@@ -1,4 +1,4 @@
-"""The turns in which nodes try each other."""
+"""How nodes try each other, and what is found out by it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from probes.cluster.network_facts import list_pairs
 from probes.fabric import addresses as fabric_ports
 from probes.fabric import reach
 from probes.fabric.addresses import (
@@ -24,8 +23,9 @@ from probes.fabric.reach import (
     CALL_SECONDS,
     SMALL_BYTES,
     FabricNodes,
+    ReachabilityResult,
     check_reach,
-    turn_order,
+    find_unreachable,
 )
 from scaling.collectives.reachability import (
     check_tcp,
@@ -34,15 +34,6 @@ from scaling.collectives.reachability import (
     start_tcp_listener,
     start_udp_echo,
 )
-
-
-@given(st.integers(1, 60))
-def test_each_turn_is_of_disjoint_pairs_and_all_meet(nodes: int) -> None:
-    table = [turn_order(node, nodes) for node in range(nodes)]
-    assert all(sorted(row) == list(range(nodes)) for row in table)
-    for turn in range(nodes):
-        met = [row[turn] for row in table]
-        assert all(met[met[node]] == node for node in range(nodes))
 
 
 class LocalGang:
@@ -59,9 +50,23 @@ class LocalGang:
 
 def nodes_at(gang: Any, dead: dict[str, str] | None = None) -> FabricNodes:
     """Nodes a, b and so on, each tried at its address in Ray."""
-    names = list("abc"[: len(gang.places)])
+    names = [f"n{at}" for at in range(len(gang.places))] if len(gang.places) > 3 else list("abc")
+    names = names[: len(gang.places)]
     chosen = FabricPorts({}, dict.fromkeys(names), dead or {})
     return FabricNodes(gang, [*range(len(names))], names, None, {}, chosen)
+
+
+def test_on_a_large_cluster_each_node_connects_to_some_and_one_that_none_reaches_is_named() -> None:
+    """Of all pairs, 2,145, a fifth is tried: each node connects to 12 others."""
+    gang = LocalGang(*(f"127.0.1.{at + 1}" for at in range(66)))
+    nodes = nodes_at(gang)
+    pairs = nodes.unreachable_pairs(closed=["n7"])
+    tried = [pair for pair in list_pairs(nodes.names) if "n7" in pair]
+    assert (pairs, len(tried)) == (tried, 12)
+    (found,) = find_unreachable(ReachabilityResult(nodes.names, pairs, {}))
+    assert (found.code, found.suspects) == ("FAB-LINK-DOWN", ["n7"])
+    (found,) = find_unreachable(ReachabilityResult(nodes.names, pairs[:1], {}))
+    assert (found.code, found.suspects) == ("FAB-PAIR-BLOCKED", [*pairs[0]])
 
 
 def test_a_node_whose_fabric_port_is_dead_opens_no_door() -> None:
@@ -238,7 +243,7 @@ def test_packet_sizes_of_the_fabric_and_not_of_rays_network() -> None:
 def test_full_size_is_the_mtu_and_no_byte_more() -> None:
     gang: Any = Reachable({n: node(i, fab0=port(f"10.1.0.{i}")) for i, n in enumerate(RAY)})
     assert check_reach(gang, NAMES, "fab0").narrow == []
-    small, full = ([dict.fromkeys(RAY, size)] * 2 for size in (SMALL_BYTES, 9000))
+    small, full = ([{"n1": size}, {"n0": size}] for size in (SMALL_BYTES, 9000))
     assert gang.sizes == [small, full]
 
 
@@ -247,7 +252,7 @@ def test_a_loopback_is_tried_with_the_largest_packet_there_is() -> None:
     ports = {n: node(i, lo=port(f"127.0.0.{i + 1}", mtu=65_536)) for i, n in enumerate(RAY)}
     gang: Any = Reachable(ports)
     assert check_reach(gang, NAMES, "lo").narrow == []
-    assert gang.sizes[1] == [dict.fromkeys(RAY, 65_535)] * 2
+    assert gang.sizes[1] == [{"n1": 65_535}, {"n0": 65_535}]
     door = "127.0.0.1", start_udp_echo("127.0.0.1", 20)
     for size, passes in ((65_535, True), (65_536, False)):
         assert check_udp("127.0.0.1", {"n": door}, {"n": size}, 4) == {"n": passes}

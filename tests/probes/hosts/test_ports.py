@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from probes.cluster.network_facts import TriedPort
+from probes.cluster.network_facts import MOST_ALL_PAIRS, TriedPort, choose_peers
 from probes.hosts.names import blame_nodes, count_closed, find_closed
-from probes.hosts.port_round import GCS, JOB, MOST_ALL_PAIRS, RAY_PORTS, Connection, choose_peers
+from probes.hosts.port_round import GCS, JOB, RAY_PORTS, Connection
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.simulated_hosts import findings, not_passed, verdicts

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from scaling.collectives.fault_search import (
     Link,
+    Pair,
     attribute_slow_links,
     classify,
     pack_rounds,
@@ -403,17 +404,24 @@ def test_of_three_nodes_an_end_all_of_whose_slow_links_are_explained_is_not_blam
     assert attribute_slow_links(slow, met, 3) == ([("a", "sends"), ("c", "sends")], [])
 
 
+def blame(bad: list[Pair], nodes: str) -> tuple[list[str], list[Pair]]:
+    """Classify the bad pairs of nodes of which each has met all others."""
+    return classify(bad, list(nodes), list(combinations(nodes, 2)))
+
+
 def test_blame_finds_the_node_else_the_pair() -> None:
-    nodes = ["a", "b", "c", "d"]
-    assert classify([("a", "c"), ("b", "c"), ("c", "d")], nodes) == (["c"], [])
-    assert classify([("a", "b")], nodes) == ([], [("a", "b")])
-    assert classify([], nodes) == ([], [])
-    assert classify([("a", "b"), ("a", "c")], nodes) == ([], [("a", "b"), ("a", "c")])
-    assert classify([("a", "b")], ["a", "b"]) == ([], [("a", "b")])
-    assert classify([("a", "b"), ("a", "c")], ["a", "b", "c"]) == (["a"], [])
+    assert blame([("a", "c"), ("b", "c"), ("c", "d")], "abcd") == (["c"], [])
+    assert blame([("a", "b")], "abcd") == ([], [("a", "b")])
+    assert blame([], "abcd") == ([], [])
+    assert blame([("a", "b"), ("a", "c")], "abcd") == ([], [("a", "b"), ("a", "c")])
+    assert blame([("a", "b")], "ab") == ([], [("a", "b")])
+    assert blame([("a", "b"), ("a", "c")], "abc") == (["a"], [])
     both = [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d")]
-    assert classify(both, nodes) == (["a", "b"], [])
-    assert classify([("a", "c"), ("b", "c"), ("c", "d"), ("a", "b")], nodes) == (
-        ["c"],
-        [("a", "b")],
-    )
+    assert blame(both, "abcd") == (["a", "b"], [])
+    assert blame([("a", "c"), ("b", "c"), ("c", "d"), ("a", "b")], "abcd") == (["c"], [("a", "b")])
+
+
+def test_a_node_that_met_few_others_is_blamed_by_those_that_it_met() -> None:
+    ring = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("a", "e")]
+    assert classify([("b", "c"), ("c", "d")], list("abcde"), ring) == (["c"], [])
+    assert classify([("b", "c")], list("abcde"), ring) == ([], [("b", "c")])
