@@ -31,9 +31,9 @@ help: ## what each target does
 
 trial: setup tools ## rehearse the whole acceptance run on this machine
 ifeq ($(LAB_HERE),yes)
-	$(BIN)/python -m tests.lab run --nodes $(NODES) -- pytest probes --cluster auto --contract lab
+	$(BIN)/python -m tests.lab run --nodes $(NODES) -- seatrial run --cluster auto --contract lab
 else
-	$(BIN)/pytest probes --cluster local:$(NODES) --contract local
+	$(BIN)/seatrial run --cluster local:$(NODES) --contract local
 endif
 
 test: setup tools browser lint ## the suite's own tests; the lab's among them when root on Linux
@@ -85,8 +85,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 tools:
 ifeq ($(LAB_HERE),yes)
 	@command -v ip >/dev/null && command -v nft >/dev/null && command -v cc >/dev/null \
-	  && command -v ssh-keygen >/dev/null \
-	  || { $(INSTALL) iproute2 nftables util-linux gcc libc6-dev openssh-client; }
+	  && command -v ssh-keygen >/dev/null && command -v ethtool >/dev/null && command -v ping >/dev/null \
+	  || { $(INSTALL) iproute2 nftables util-linux gcc libc6-dev openssh-client ethtool iputils-ping; }
 endif
 
 # Prometheus's own check of its rules.  The package starts a service on a machine that has an init.

@@ -209,7 +209,8 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
     also += [f"versions  {text}" for text in _too_old(run)]
     if count := config.stash.get(LEFT_OUT, 0):
         tests = quantity(count, "tests")
-        also.append(f"left out  {tests} of a longer tier than {run.tier}, or not in --only")
+        why = f"of a longer tier than {run.tier}" + ", or not in --only" * bool(run.only)
+        also.append(f"left out  {tests} {why}")
     terminal.print_header(config, [*run.header(), *also])
     usual_s = estimate_run(run, filter(None, map(criterion_of, session.items)))
     terminal.start_progress(config, begun, usual_s)

@@ -104,6 +104,8 @@ VALUE = r"(?:=| +)('[^']*'|\"[^\"]*\"|\S+)"  # of an option in a command
 RUN_DIR = re.compile(f" --run-dir{VALUE}")
 BASELINE = re.compile(f" --baseline{VALUE}")
 PART = re.compile(f" (?:--only|-k|--tier){VALUE}")
+CONTRACT = re.compile(f" --contract{VALUE}")
+OF_HEAD = re.compile(f" --(?:contract|nonce){VALUE}")  # of a submission: a path there, and its id
 # How the commands of a part of an earlier run, and of one result, begin.
 AGAIN = re.compile("(?:python -m )?seatrial again ")
 ONE_TEST = re.compile(r"^pytest (?:'[^']*'|\S+)")
@@ -118,17 +120,28 @@ def again_command(record: RunRecord, shown: Finding | ProbeResult) -> str:
     known = {criterion.id for criterion in record.contract.criteria}
     if not shown.reproduce or not of or of[0].criterion not in known:
         return redact_text(shown.reproduce)
+    if record.submission:  # `again` needs Ray
+        return f"{whole_command(record)} --only {of[0].criterion}"
     return f"seatrial again {of[0].criterion} --run {run_argument(record)}"
+
+
+def _typed(record: RunRecord) -> str:
+    """Return the command as its user typed it: that of a submitted run was written for the head."""
+    _, given, options = record.command.partition(" run --cluster=auto")
+    if not (record.submission and given):
+        return record.command
+    contract = " --contract CONTRACT" * bool(CONTRACT.search(options))
+    return f"seatrial submit --address ADDRESS{contract}{OF_HEAD.sub('', options)}"
 
 
 def same_command(record: RunRecord) -> str:
     """Return the command that starts a run like this one, in a new folder of its own."""
-    return redact_text(RUN_DIR.sub("", record.command))
+    return redact_text(RUN_DIR.sub("", _typed(record)))
 
 
 def whole_command(record: RunRecord) -> str:
     """Return the command of a complete run with the options of this run."""
-    command = record.command
+    command = _typed(record)
     if AGAIN.match(command):  # its results know the options of the earlier run
         of_result = next((one.reproduce for one in record.results if one.reproduce), "")
         command = ONE_TEST.sub("seatrial run", of_result) or command

@@ -83,7 +83,8 @@ def longer_tier(one: str, other: str) -> str:
 
 def partial_reason(only: Sequence[str], tier: str, agreed_tier: str) -> str:
     """Return why a run was started with less than it must record; "" if it was not."""
-    reasons = [f"only {', '.join(only)} was asked for (--only)"] if only else []
+    were = f"{' and '.join(only)} {'was' if len(only) == 1 else 'were'} asked for (--only)"
+    reasons = [f"only {were}"] if only else []
     if longer_tier(tier, agreed_tier) != tier:
         reasons.append(f"tier {tier} was run, and the contract asks for tier {agreed_tier}")
     return "; ".join(reasons)

@@ -212,8 +212,8 @@ def show(name: str) -> None:
     *("--set", "given"),
     metavar="KEY=ANSWER",
     multiple=True,
-    help="Answer a question. KEY is name, tier, a key of [cluster], or CRITERION.measure. "
-    "May be repeated.",
+    help="Answer a question. KEY is name, tier, or a key of [cluster] that is asked; without a "
+    "template also CRITERION.measure. May be repeated.",
 )
 @click.option(
     "--yes", "-y", "keep", is_flag=True, help="Take the proposed answer where --set gives none."
@@ -360,7 +360,8 @@ class Interview:
 
         `hardware` are the terms that the limits of the template are for.
         """
-        other = next((key for key in self.answers if key not in self.keys), None)
+        same = {key for key, value in hardware.items() if self.answers.get(key) == str(value)}
+        other = next((key for key in self.answers if key not in {*self.keys, *same}), None)
         if other is None:
             return
         if other in hardware:
@@ -369,7 +370,7 @@ class Interview:
                 f"{hardware[other]}. For other hardware, use another template, or --template other"
             )
         close = closest_name(other, self.keys)
-        meant = f"; did you mean {close}?" if close else ""
+        meant = f"; did you mean {close}?" if close else ". Write other keys into the file"
         raise UsageError(f"--set: expected one of {', '.join(self.keys)}, found {other!r}{meant}")
 
 

@@ -82,7 +82,7 @@ def doctor(**values: str | None) -> None:
     The command looks at this machine, joins the cluster, runs short tasks on each node, and tests
     the shared folder with small files. No task uses an accelerator.  Exit code 0: nothing was found
     that would prevent an accepted run; 20: a criterion would be UNPROVEN, or fail, or no contract
-    is given.
+    is given; 4: there is no cluster to join, or an option is wrong.
     """
     answers: list[Answer] = []
     settings = read_given(values)

@@ -18,13 +18,12 @@ from reports.acceptance import (
 )
 from reports.measurement import Verdict
 from reports.numbers import quantity
-from reports.orders import VALUE, run_argument, same_command, whole_command
+from reports.orders import CONTRACT, VALUE, run_argument, same_command, whole_command
 from reports.page.sections import MAX_NAMED, count_controls, join_words, only_lacks_limits
 from reports.run_folder.times import known_time
 from reports.sanitize import one_line
 
 CLEANUP_OPTION = re.compile(f" --(?:cluster|contract){VALUE}")
-CONTRACT_OPTION = re.compile(f" --contract{VALUE}")
 DRAFT = "seatrial.toml"  # a contract that is written from a run
 # What a problem outside the tests means for the run, by its kind.
 PROBLEMS = {
@@ -160,7 +159,7 @@ def choose_next_step(
         return _one(text, f"seatrial show {run}")
     if not record.contract.agreed:
         draft = f"seatrial contract new --from {run} {DRAFT}"
-        judged = f"{CONTRACT_OPTION.sub('', whole)} --contract {DRAFT}"
+        judged = f"{CONTRACT.sub('', whole)} --contract {DRAFT}"
         correct = (
             f"{DRAFT} then has what this run measured. In this file, change each limit and each "
             "count to what was ordered, and let the other party agree. Then run with this contract:"

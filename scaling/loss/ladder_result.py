@@ -128,7 +128,8 @@ def base_doubt(base: Rung, other_runs: Sequence[float]) -> str:
     if slower[0] > most or base.seconds > most:
         runs = ", ".join(f"{seconds:.3g}" for seconds in (base.seconds, *other_runs))
         return (
-            f"the runs on one node differ by more than {percent(TOLERANCE)} (a step takes {runs} s)"
+            f"the runs on one node differ by more than {percent(TOLERANCE)}, as if other work "
+            f"disturbed some (a step takes {runs} s)"
         )
     excess = base.seconds / lower_half_mean(predict.step_seconds(base.judged_steps)) - 1
     if excess > TOLERANCE:

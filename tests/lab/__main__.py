@@ -61,7 +61,7 @@ def up(lab: Lab, nodes: int, fabric: str, management: str, **size: Any) -> None:
 @click.option("--json", "as_json", is_flag=True)
 @click.pass_obj
 def status(lab: Lab, as_json: bool) -> None:
-    """What is up, how fast, and which faults are active."""
+    """What is up, how fast, and which faults were planted and not cleared."""
     state = lab.status()
     if as_json:
         click.echo(json.dumps(state, indent=1))
@@ -100,6 +100,10 @@ def run(lab: Lab, command: tuple[str, ...], nodes: int, **size: Any) -> None:
         code = _foreground(lab, "0", command)
     finally:
         lab.down()
+    click.echo(
+        "lab     removed. To try what the report says: `python -m tests.lab up`, then "
+        "`python -m tests.lab exec 0 -- COMMAND`"
+    )
     sys.exit(code)
 
 

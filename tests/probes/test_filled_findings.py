@@ -62,7 +62,7 @@ CASES: list[
         finding("FAB-MTU", "mtu", ["node2", "node3"], names={"peer": "node3", "payload": 8972}),
         "Set one MTU on the fabric of all nodes and switches",
         "node2$ ping -c 3 -M do -s 8972 10.77.0.4",
-        "Full-size packets pass between all pairs of nodes.",
+        "All nodes have the same MTU on fab0, and full-size packets pass between them.",
     ),
     (
         finding("FAB-DUPLICATE-ADDRESS", "two", ["node2"], names={"address": "10.77.0.3"}),

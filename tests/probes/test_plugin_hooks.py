@@ -342,11 +342,14 @@ def test_a_probe_that_ended_is_counted_once_with_its_verdict() -> None:
     assert (ended, probe.stash[plugin.VERDICT]) == (["PASS"], Verdict.PASS)
 
 
+@pytest.mark.parametrize(("only", "more"), [([], ""), (["GANG"], ", or not in --only")])
 def test_a_run_begins_with_what_may_change_its_results_and_what_it_leaves_out(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, only: list[str], more: str
 ) -> None:
     printed: list[str] = []
-    run = SimpleNamespace(was_cut_off=False, tier="quick", header=lambda: ["folder    here"])
+    run = SimpleNamespace(
+        was_cut_off=False, tier="quick", only=only, header=lambda: ["folder    here"]
+    )
     monkeypatch.setattr("probes.session.session.RunSession", lambda settings: run)
     monkeypatch.setattr("probes.session.ending.Ending", lambda *_: None)
     monkeypatch.setattr("probes.session.terminal.estimate_run", lambda *_: 0.0)
@@ -365,7 +368,7 @@ def test_a_run_begins_with_what_may_change_its_results_and_what_it_leaves_out(
         "folder    here",
         "loaded    pytest-cov 7.0: these can change results. `seatrial run` loads none",
         "versions  GANG needs Ray 2.40",
-        "left out  2 tests of a longer tier than quick, or not in --only",
+        f"left out  2 tests of a longer tier than quick{more}",
     ]
 
 

@@ -16,13 +16,11 @@ from tests.project.verbs import begins_with_verb
 MAX_STEPS = 3
 # Programs that steps run.
 READERS = """
-arping cat chronyc cpupower curl dcb dcgmi df dkms dmesg env ethtool fi_info findmnt free getent
-grep head hostname ibdiagnet id ibv_devinfo ip ipmitool journalctl last ldconfig lldpctl ls lscpu
-lsmod
-lspci mlxlink modinfo nc nft nfsstat nvidia-imex-ctl nvidia-smi ofed_info pgrep ping prlimit ps
-python3 quota ray
-resolvectl seatrial sha256sum show_gids ss sysctl systemctl tail timedatectl top tr tracepath uname
-vmstat xargs
+arping cat chronyc cpupower curl dcb dcgmi df dkms dmesg du env ethtool fi_info findmnt free
+getent grep head hostname ibdiagnet id ibv_devinfo ip ipmitool journalctl last ldconfig lldpctl ls
+lscpu lsmod lspci mlxlink modinfo nc nft nfsstat nvidia-imex-ctl nvidia-smi ofed_info pgrep ping
+prlimit ps python3 quota ray resolvectl seatrial sha256sum show_gids sort ss sysctl systemctl tail
+timedatectl top tr tracepath uname vmstat xargs
 """
 # Commands that change something, by the word in which `means` says so.
 CHANGES = {

@@ -25,15 +25,15 @@ BUDGET = {
     # Its files: plugin, doctor, findings, leftovers, requirements, TOML.  The plugin has the hooks
     # around a run that no error of another plugin passes.  leftovers.py knows whose a job is, and
     # the folders of embedded clusters.
-    "probes": 1031,  # a package of another project ends a run; a held signal is always released
-    "probes/check": 735,  # the recorder asks whether a node was lost before it records a bad result
+    "probes": 1032,  # a package of another project ends a run; a held signal is always released
+    "probes/check": 736,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
     # compare and history list what changed; --all has the rest.  The newest run is the default.
     # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
     # measures and criteria.  The help has sections.
     # submit says which job is lost, and what a lost head means.
-    "probes/cli": 2099,  # what a template orders, which answers lack, what `again` changed
+    "probes/cli": 2100,  # what a template orders, which answers lack, what `again` changed
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -76,8 +76,8 @@ BUDGET = {
     # what a changed folder says is not on page 1.
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
-    "reports": 7165,  # facts of nodes in several lines
-    "scaling": 2972,  # groups that are kept; a short ladder
+    "reports": 7174,  # facts of nodes in several lines; the commands of a submitted run
+    "scaling": 2973,  # groups that are kept; a short ladder
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

@@ -10,6 +10,7 @@ import pytest
 from reports.orders import (
     KINDS,
     MAX_SHOWN,
+    again_command,
     baseline_argument,
     break_command,
     fill,
@@ -264,6 +265,23 @@ def test_a_run_is_repeated_in_a_folder_of_its_own(command: str, same: str, whole
     """The folder of a run exists already: with it the command would be refused."""
     record = run_of(command)
     assert (same_command(record), whole_command(record)) == (same, whole)
+
+
+@pytest.mark.parametrize(
+    ("options", "contract"),
+    [("--nonce=seatrial-1 --contract=mine.toml --nodes=8", " --contract CONTRACT"), ("", "")],
+)
+def test_a_submitted_run_is_submitted_again(options: str, contract: str) -> None:
+    """The machine that has its folder may have no Ray, and the record has the head's command."""
+    command = f"python -m seatrial run --cluster=auto {options} --tier=quick --only=GANG".rstrip()
+    changes = {"command": command, "submission": "seatrial-1"}
+    record = load(RECORDINGS / "tcp-fallback").model_copy(update=changes)
+    whole = f"seatrial submit --address ADDRESS{contract}" + " --nodes=8" * bool(contract)
+    assert whole_command(record) == whole
+    assert same_command(record) == f"{whole} --tier=quick --only=GANG"
+    assert again_command(record, record.results[0]) == f"{whole} --only HOSTS"
+    typed = record.model_copy(update={"command": "something else"})
+    assert same_command(typed) == "something else"
 
 
 @pytest.mark.parametrize("reproduce", [IN_CHECKOUT, INSTALLED], ids=["checkout", "installed"])

@@ -174,7 +174,7 @@ def test_a_rate_of_each_gpu_is_owed_where_it_was_agreed(name: str) -> None:
     [
         ([], "quick", "quick", ""),
         ([], "soak", "standard", ""),
-        (["GANG", "HOSTS"], "quick", "quick", "only GANG, HOSTS was asked for (--only)"),
+        (["GANG", "HOSTS"], "quick", "quick", "only GANG and HOSTS were asked for (--only)"),
         ([], "quick", "soak", "tier quick was run, and the contract asks for tier soak"),
     ],
 )

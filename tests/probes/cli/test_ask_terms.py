@@ -278,6 +278,12 @@ def test_a_script_agrees_other_limits_with_their_reason(tmp_path: Path) -> None:
     assert (limit.low, limit.because) == (0.85, "the training team needs it")
 
 
+def test_an_answer_may_say_what_the_template_says(tmp_path: Path) -> None:
+    words = ["--set", "name=a", "--set", "nodes=8", "--set", "rails=8", "--set", "gpus_per_node=8"]
+    done = written(tmp_path, "--template", "h100-ndr400", "--yes", *words)
+    assert done.exit_code == 0, done.output
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -301,6 +307,8 @@ def test_a_script_agrees_other_limits_with_their_reason(tmp_path: Path) -> None:
          "--set nodes: expected an answer: a contract needs this value"),
         (["--template", "h100-ndr400", "--set", "name=a", "-y", "--set", "nodes=8", "--set",
           "nods=9"], "found 'nods'; did you mean nodes?"),
+        (["--template", "h100-ndr400", "--set", "name=a", "-y", "--set", "nodes=8", "--set",
+          "versions.ray=2.60"], "found 'versions.ray'. Write other keys into the file"),
         (["--from", "x", "--set", "name=a"], "--from asks no questions: drop --template, --set"),
     ],
 )  # fmt: skip
