@@ -463,12 +463,12 @@ def _describe_commands(settings: RunSettings) -> str:
 
 
 def _disturbances(probes: list[str]) -> Iterator[str]:
-    """Yield what the probes disturb, each once, and for how long."""
+    """Yield what the probes disturb, each once, and for how long, where only some of them do."""
     from probes.check.owed import disturbances_of, disturbed_seconds
 
     for text in dict.fromkeys(text for probe in probes for text in disturbances_of(probe)):
         of = [probe for probe in probes if text in disturbances_of(probe)]
-        seconds = disturbed_seconds(of)
+        seconds = disturbed_seconds(of) if len(of) < len(probes) else None
         yield text if seconds is None else f"{text} ({describe_time(seconds)})"
 
 
