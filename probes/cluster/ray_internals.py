@@ -6,7 +6,7 @@ names them.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 Group = Any  # Ray's protobuf, PlacementGroupTableData
@@ -110,10 +110,26 @@ def _parse_group(entry: bytes) -> Group:
 
 def read_actors() -> list[Any]:
     """Read the living actors, as Ray's protobuf ActorTableData."""
-    from ray.core.generated.gcs_pb2 import ActorTableData
+    return LiveActors().snapshot([None])
 
-    actors = map(ActorTableData.FromString, gcs_accessor().get_actor_table(None, "ALIVE"))
-    return [actor for actor in actors if actor.state == ActorTableData.ALIVE]
+
+class LiveActors:
+    """Reads living actors many times a second: entries that did not change are parsed once."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Any] = {}
+
+    def snapshot(self, jobs: Iterable[str | None]) -> list[Any]:
+        """Read the living actors of these jobs, by id in hex; None stands for all jobs."""
+        from ray._raylet import JobID
+        from ray.core.generated.gcs_pb2 import ActorTableData
+
+        table = gcs_accessor().get_actor_table
+        ids = [None if job is None else JobID.from_hex(job) for job in jobs]
+        entries = [entry for id in ids for entry in table(id, "ALIVE")]
+        known = self._known
+        self._known = {one: known.get(one) or ActorTableData.FromString(one) for one in entries}
+        return [one for one in self._known.values() if one.state == ActorTableData.ALIVE]
 
 
 def read_jobs() -> list[dict[str, Any]]:

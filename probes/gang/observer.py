@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from probes.cluster.ask import on_node
 from probes.cluster.cluster import Cluster
 from probes.cluster.nvml import gpus_in_use, list_gpus, start_nvml
-from probes.cluster.ray_internals import read_actors, read_free_resources
+from probes.cluster.ray_internals import LiveActors, read_free_resources
 from probes.cluster.room import LivePlacementGroups, live_drivers, other_jobs
 from probes.gang.invariants import SILENCE, Sample
 from reference_trainer.late import ray
@@ -150,6 +150,7 @@ class ObserverActor:
         self._started = time.monotonic()
         self._error = ""
         self._drivers: dict[str, str] = {}
+        self._jobs: list[str] = []
         self._drivers_read_at = self._away_until = 0.0
         _reset_niceness()
         threading.Thread(target=self._run, daemon=True).start()
@@ -162,8 +163,12 @@ class ObserverActor:
         """Take no sample for `seconds`: the fault of a control."""
         self._away_until = self.now() + seconds
 
-    def take(self) -> list[Sample]:
-        """Return the samples since the last call. Raises RuntimeError if sampling has failed."""
+    def take(self, jobs: list[str]) -> list[Sample]:
+        """Return the samples since the last call. Raises RuntimeError if sampling has failed.
+
+        From now on they show the actors of these jobs, by id.
+        """
+        self._jobs = jobs
         if self._error:
             raise RuntimeError(self._error)
         with self._lock:
@@ -177,7 +182,7 @@ class ObserverActor:
 
     def _run(self) -> None:
         try:
-            live_groups = LivePlacementGroups()
+            live_groups, live_actors = LivePlacementGroups(), LiveActors()
             while True:
                 start = self.now()
                 if start < self._away_until:
@@ -186,6 +191,7 @@ class ObserverActor:
                 if start - self._drivers_read_at > DRIVERS_SECONDS:
                     self._drivers, self._drivers_read_at = self._drivers | live_drivers(), start
                 sample = take_sample(live_groups, self._prefix, self._resource)
+                sample["actors"] = read_ranks(live_actors, self._jobs)
                 with self._lock:
                     self._samples.append({"t": start, "took": self.now() - start, **sample})
                 time.sleep(max(SAMPLE_SECONDS - (self.now() - start), 0.001))
@@ -204,7 +210,7 @@ def _reset_niceness() -> None:
 
 
 def take_sample(live_groups: LivePlacementGroups, prefix: str, resource: str) -> Sample:
-    """Take one sample: our groups by name, free accelerators by node id, actors by job id."""
+    """Take one sample: our groups by name, and free accelerators by node id."""
     groups = {}
     for entry in live_groups.snapshot():
         if entry.name.startswith(prefix) or not entry.name:
@@ -214,11 +220,16 @@ def take_sample(live_groups: LivePlacementGroups, prefix: str, resource: str) ->
             status = entry.PlacementGroupState.Name(entry.state)
             groups[name] = [status, len(entry.bundles), nodes, spare]
     free = {node: int(amounts.get(resource, 0)) for node, amounts in read_free_resources().items()}
+    return {"groups": groups, "free": free}
+
+
+def read_ranks(live_actors: LiveActors, jobs: list[str]) -> dict[str, list[str]]:
+    """Read the nodes of the living actors that are ranks, by job id."""
     actors: dict[str, list[str]] = {}
-    for actor in read_actors():
+    for actor in live_actors.snapshot(jobs):
         if actor.class_name in RANK_CLASSES:
             actors.setdefault(actor.job_id.hex(), []).append(actor.address.node_id.hex())
-    return {"groups": groups, "free": free, "actors": actors}
+    return actors
 
 
 def share_equal_parts(sample: Sample, last: Sample) -> Sample:
@@ -281,7 +292,7 @@ class Observer:
     def poll(self) -> list[Sample]:
         """Fetch the new samples."""
         before = len(self.samples)
-        for raw in ray.get(self._actor.take.remote(), timeout=ANSWER_SECONDS):
+        for raw in ray.get(self._actor.take.remote([*self.jobs]), timeout=ANSWER_SECONDS):
             last = self.samples[-1] if self.samples else {}
             self.samples.append(share_equal_parts(self._with_names(raw), last))
         if self._gpus and len(self.samples) > before and (in_use := self._gpus.poll()):

@@ -60,6 +60,7 @@ class ContentionRig:
             self.observer = Observer(self.cluster, self.prefix)
         for name, job in self.jobs.items():
             self.observer.jobs[job.wait_ready()] = name
+        self.observer.poll()  # from now on samples show the jobs' actors
         return self.observer
 
     def release(self) -> None:
