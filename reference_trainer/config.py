@@ -167,7 +167,7 @@ class TrainConfig:
     forget: str = knob(
         "",
         "Plant an error in the resume, for tests. rng, optimizer, all: this state is not restored. "
-        "data: one sample is skipped. peer: the last rank loads an older checkpoint.",
+        "data: one sample is skipped. peer: one rank loads an older checkpoint.",
     )
     pace_s: float = knob(
         0.0,

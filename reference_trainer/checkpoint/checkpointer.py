@@ -27,7 +27,7 @@ import random
 import secrets
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -336,19 +336,31 @@ class Checkpointer:
 
 
 def _load_stale_rank(loaded: dict[str, Any], folder: Path, choice: Selection, world: World) -> None:
-    """Inject an error: load model and optimizer of the previous checkpoint on the last rank.
+    """Inject an error: load model and optimizer of the previous checkpoint on one rank.
 
-    Raises CheckpointError when there is no previous checkpoint.
+    It is the last of those that hold most: of many ranks, the last have no rows. Raises
+    CheckpointError when there is no previous checkpoint.
     """
     older = [step for step in manifest.committed_steps(folder) if step < choice.step]
     if not older:
         raise CheckpointError(
             f"--forget peer needs a checkpoint before step-{choice.step}, but there is none"
         )
-    is_last = world.rank == world.size - 1
     state = {part: loaded[part] for part in ("model", "optimizer")}
-    load_plain(state, folder / f"step-{older[0] if is_last else choice.step}", world.group)
+    stale = last_largest(world.gather(count_local(state["model"])))
+    step = older[0] if world.rank == stale else choice.step
+    load_plain(state, folder / f"step-{step}", world.group)
     loaded.update(state)
+
+
+def count_local(state: Mapping[str, Any]) -> int:
+    """Count the elements that this rank holds of a model's tensors."""
+    return sum(getattr(one, "_local_tensor", one).numel() for one in state.values())
+
+
+def last_largest(counts: Sequence[int]) -> int:
+    """Return the last index of the largest count."""
+    return max(range(len(counts)), key=lambda rank: (counts[rank], rank))
 
 
 def _run_in_background(function: Callable[..., Any], *arguments: Any) -> futures.Future[Any]:

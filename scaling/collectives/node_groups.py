@@ -143,8 +143,9 @@ def _send(buffer: Any, peer: int, read: Callable[[], Any], delay_s: float = 0.0)
     ready, readings = torch.ones(1, device=buffer.device), []
     while True:
         dist.recv(ready, peer)
+        goes_on = bool(ready.item())  # on a GPU only this waits: what is counted then has arrived
         readings.append(read())
-        if not ready.item():
+        if not goes_on:
             return readings
         dist.send(ready, peer)
         dist.recv(ready, peer)

@@ -7,19 +7,63 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from probes.restart import faulted_run as damages
+from probes.restart.reference_run import small_config
 from reference_trainer import manifest
+from reference_trainer.checkpoint import checkpointer
+from reference_trainer.checkpoint.checkpointer import last_largest
 from reference_trainer.config import TrainConfig, cli_options
 from reference_trainer.distributed import choose_device
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.model.transformer import EmulatedCompute
+from reference_trainer.model.transformer import EmulatedCompute, Transformer
 from reference_trainer.rank_environment import LAUNCH_VARIABLES, LaunchError
 from scaling.ladder.step_breakdown import parse_steps, wall_gap
 from tests.conftest import SMALL, hexes
 from tests.support.single_rank import only_rank
+
+
+def rows(length, size):
+    """The rows of each rank, as FSDP2 cuts a first dimension (torch.chunk)."""
+    chunk = -(-length // size)
+    return [max(0, min(chunk, length - rank * chunk)) for rank in range(size)]
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 7, 9, 16, 40, 56, 72, 257, 512])
+def test_the_rank_that_forgets_has_something_to_forget(size):
+    """Of many ranks the last have no row of any parameter: there a stale state would be none."""
+    with torch.device("meta"):
+        model = Transformer(small_config(8, Path("unused")))
+    shapes = [parameter.shape for parameter in model.parameters()]
+    held = [[cut * shape.numel() // shape[0] for cut in rows(shape[0], size)] for shape in shapes]
+    stale = last_largest([sum(own) for own in zip(*held, strict=True)])
+    assert all(own[stale] > 0 for own in held)
+    if size == 2:  # both hold as much
+        assert stale == size - 1
+    if size in (40, 512):
+        assert not any(own[-1] for own in held)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_one_rank_that_has_rows_loads_the_older_checkpoint(monkeypatch, tmp_path, rank):
+    loaded, counts = [], []
+    monkeypatch.setattr(checkpointer, "load_plain", lambda state, folder, _: loaded.append(folder))
+    monkeypatch.setattr(checkpointer.manifest, "committed_steps", lambda _: [8, 6, 4])
+
+    def gather(count):
+        counts.append(count)
+        return [6, 6, 0]
+
+    world, part = SimpleNamespace(rank=rank, group=None, gather=gather), torch.zeros(2, 3)
+    state = {"model": {"a": part}, "optimizer": {}, "other": 1}
+    choice = SimpleNamespace(step=8)
+    checkpointer._load_stale_rank(state, tmp_path, choice, world)
+    assert loaded == [tmp_path / ("step-6" if rank == 1 else "step-8")]
+    assert counts == [6]
 
 
 def test_the_loss_falls(alone):

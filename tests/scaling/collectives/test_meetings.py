@@ -105,6 +105,27 @@ def test_a_sender_reads_its_counters_before_and_after_each_send(plant: Any) -> N
     assert clock.slept == [0.5, 0.5]
 
 
+def test_a_sender_reads_its_counters_when_the_data_is_there(
+    plant: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL's receive returns at once: the data comes later, at the latest when it is used."""
+    wire = Wire([])
+    late: list[tuple[Any, Any]] = []
+    answers = [ONE, ONE, ONE, ONE, ONE * 0]
+    wire.recv = lambda tensor, _: late.append((tensor, answers.pop(0)))  # type: ignore[method-assign]
+    plant(wire, Clock())
+    use = torch.Tensor.item
+
+    def wait(tensor: Any) -> Any:
+        while late:
+            target, data = late.pop(0)
+            target.copy_(data)
+        return use(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "item", wait)
+    assert node_groups._send(PAYLOAD, PEER, lambda: len(late)) == [0, 0, 0], "nothing is on its way"
+
+
 def test_the_rate_is_the_bytes_by_the_time(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = []
 
