@@ -34,6 +34,7 @@ from reference_trainer.rank_environment import (
     log_length,
     pin_order,
     read_environment,
+    show_warnings,
 )
 
 log = logging.getLogger("reference_trainer")
@@ -120,7 +121,8 @@ def join_job(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
     device = choose_device(config.device, local_rank)
     with _torch_settings(config, device):
         # Before the first communicator is made. Only for GPUs: a CPU always sums in order of rank.
-        start = log_length() if device.type == "cuda" and config.deterministic else 0
+        logs = device.type == "cuda" and config.deterministic
+        start = log_length() if logs else 0
         if owned:
             start = _join_group(config, device, start)
         try:
@@ -130,6 +132,8 @@ def join_job(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
             # The next run on this group needs the long time-out for its first step.
             world.set_timeout(config.init_timeout_s)
         except BaseException:
+            if logs:
+                show_warnings(start)
             if owned:
                 # Destroying would wait for collectives of NCCL that never end.
                 drop_group(abort=device.type == "cuda")

@@ -9,6 +9,7 @@ import re
 import socket
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -129,6 +130,8 @@ RING = re.compile(rb"\bRing 0*(\d+) : (\d+) -> (\d+) -> (\d+)")
 # (NVLS), and one protocol, because the others split a message differently.
 PINNED = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
 LOG_VARIABLES = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
+QUIET_LOGS = ("", "VERSION", "WARN")  # many images set one: it is shown still (show_warnings)
+WARNING = re.compile(rb"^.*\bNCCL WARN\b.*$", re.MULTILINE)
 
 
 def pin_order() -> list[str]:
@@ -148,7 +151,8 @@ def pin_order() -> list[str]:
 
 @cache
 def _make_log() -> int | None:
-    if any(os.environ.get(name) for name in LOG_VARIABLES):
+    level, *others = (os.environ.get(name, "") for name in LOG_VARIABLES)
+    if level.upper() not in QUIET_LOGS or any(others):
         return None
     return os.memfd_create("nccl-log")
 
@@ -156,8 +160,9 @@ def _make_log() -> int | None:
 def open_log() -> int | None:
     """Open a log of NCCL in memory and return its descriptor; a file would outlive a killed rank.
 
-    Returns None if the operator has set where NCCL logs. NCCL opens its log once, so it is the same
-    for all runs of a process. It may do so only in a later run: the variables are set in each.
+    Returns None if the operator has set where NCCL logs, or wants more than warnings. NCCL opens
+    its log once, so it is the same for all runs of a process. It may do so only in a later run: the
+    variables are set in each.
     """
     log = _make_log()
     if log is not None:
@@ -170,6 +175,15 @@ def log_length() -> int:
     """Return how many bytes NCCL has logged so far; a run that begins now reads only later ones."""
     log = open_log()
     return os.fstat(log).st_size if log is not None else 0
+
+
+def show_warnings(since: int) -> None:
+    """Print the warnings that NCCL logged after byte `since`: those of a run that has failed."""
+    if (log := open_log()) is None:
+        return
+    text = os.pread(log, os.fstat(log).st_size - since, since)
+    for line in WARNING.findall(text):
+        print(line.decode("utf-8", "replace"), file=sys.stderr, flush=True)
 
 
 def read_rings(since: int) -> list[str] | None:

@@ -270,6 +270,22 @@ def in_nvlink_domain(value: str, node: NodeContext) -> bool:
     return any("GB200" in model or "GB300" in model for model in node.gpus)
 
 
+# Boards without NVLink, by NVIDIA's data sheets.  Others have it, or may have a bridge, as A40.
+WITHOUT_NVLINK = re.compile(
+    r"\b(?:L2|L4|L20|L40S?|A2|A10G?|A16|T4G?)\b|\bRTX (?:PRO\b|\d000 Ada|5880 Ada|[45]0\d0)"
+)
+
+
+def has_no_nvlink(models: Sequence[str]) -> bool:
+    """Return whether none of these GPUs can have NVLink; False where no GPU is known."""
+    return bool(models) and all(WITHOUT_NVLINK.search(model) for model in models)
+
+
+def can_have_nvlink(value: str, node: NodeContext) -> bool:
+    """Return whether the node's GPUs have NVLink, or may have it."""
+    return not has_no_nvlink(node.gpus)
+
+
 def hostid_shared(value: str, node: NodeContext) -> bool:
     """Return whether a node on another machine has the same NCCL_HOSTID."""
     return node.hostid_shared

@@ -144,8 +144,14 @@ RULES: list[Rule] = [
          "gloo does not use the agreed fabric", "keep it if gloo carries no gradients"),
 
     # Inside a node.
-    Rule("NCCL_P2P_DISABLE", when.is_number(1), FAIL, "GPUs of a node do not use NVLink"),
-    Rule("NCCL_P2P_LEVEL", when.is_local_level, FAIL, "GPUs of a node do not use NVLink"),
+    *[Rule(variable, when.both_match(check, where), grade, why)
+      for variable, check in (("NCCL_P2P_DISABLE", when.is_number(1)),
+                              ("NCCL_P2P_LEVEL", when.is_local_level))
+      for where, grade, why in (
+          (when.can_have_nvlink, FAIL, "GPUs of a node do not use NVLink"),
+          (when.negate(when.can_have_nvlink), WARN,
+           "GPUs of a node exchange data through the host's memory: needed only where PCIe's access"
+           " control (ACS) or the IOMMU prevents direct copies"))],
     Rule("NCCL_P2P_LEVEL", when.is_numeric_level, WARN,
          "level numbers differ between NCCL versions", "unset it, or use a name such as NVL"),
     Rule("NCCL_P2P_LEVEL", when.is_unknown_level, WARN,

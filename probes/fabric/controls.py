@@ -11,7 +11,8 @@ from probes.check.judging import plant, worst_of
 from probes.check.recorder import Recorder, Trial
 from probes.cluster.cluster import Cluster
 from probes.contract.contract import ClusterTerms
-from probes.environment.collect import read_settings
+from probes.environment.checks import has_no_nvlink
+from probes.environment.collect import gpu_models, read_settings
 from probes.fabric import criterion as check
 from probes.fabric import judge, links, node_pairs, speeds
 from probes.fabric.addresses import DOCTORED_BYTES, DoctoredPort
@@ -315,7 +316,8 @@ def describe_forced_run(run: SweepResult) -> str:
     )
 
 
-VARIABLE, VALUE = "NCCL_P2P_DISABLE", "1"  # harmful on every node, whatever the fabric
+# Harmful whatever the fabric; the first one not on boards without NVLink.
+HARMFUL = {"NCCL_P2P_DISABLE": "1", "NCCL_COMM_ID": "127.0.0.1:29500"}
 
 
 def control_harmful_setting(cluster: Cluster, fabric: str | None, measure: Recorder) -> None:
@@ -323,32 +325,37 @@ def control_harmful_setting(cluster: Cluster, fabric: str | None, measure: Recor
     victim = cluster.nodes[-1]
     each = {node["id"]: node["id"] == victim["id"] for node in cluster.nodes}
     found = cluster.on_each_node(read_doctored_settings, each=each)
+    shown = found.get(victim["id"], {}).get("effective", {})
+    planted = [name for name, to in HARMFUL.items() if shown.get(name, {}).get("value") == to]
+    variable = [*planted, *HARMFUL][0]
 
     def judge_fault(trial: Trial) -> bool:
         flags = judge.judge_lint(found, cluster, fabric, trial)
-        return any(flag.variable == VARIABLE and victim["name"] in flag.nodes for flag in flags)
+        return any(flag.variable == variable and victim["name"] in flag.nodes for flag in flags)
 
     plant(
         measure,
         check.HARMFUL_VARIABLE,
-        f"{VARIABLE}={VALUE} is set on {victim['name']}",
+        f"{variable}={HARMFUL[variable]} is set on {victim['name']}",
         judge_fault,
         unable="" if victim["id"] in found else f"{victim['name']} does not answer",
     )
 
 
 def read_doctored_settings(doctored: bool) -> dict[str, Any]:
-    """Read this node's NCCL settings, with the control's variable set if `doctored`."""
+    """Read this node's NCCL settings, with a harmful variable set if `doctored`."""
     if not doctored:
         return read_settings()
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = VALUE
+    first, other = HARMFUL
+    variable = other if has_no_nvlink(gpu_models()) else first
+    before = os.environ.get(variable)
+    os.environ[variable] = HARMFUL[variable]
     try:
         return read_settings()
     finally:
-        os.environ.pop(VARIABLE)
+        os.environ.pop(variable)
         if before is not None:
-            os.environ[VARIABLE] = before
+            os.environ[variable] = before
 
 
 ANSWER_SECONDS = 1.0  # wait for packets that are too large: none of them is answered

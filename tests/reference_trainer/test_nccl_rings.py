@@ -16,6 +16,7 @@ from reference_trainer.rank_environment import (
     open_log,
     pin_order,
     read_rings,
+    show_warnings,
 )
 
 
@@ -74,11 +75,36 @@ def test_no_file_is_left() -> None:
     assert os.path.realpath(os.environ["NCCL_DEBUG_FILE"]).startswith("/memfd:nccl-log")
 
 
-@pytest.mark.parametrize("name", LOG_VARIABLES)
-def test_a_log_that_the_operator_wants_goes_where_he_wants(
-    monkeypatch: pytest.MonkeyPatch, name: str
+@pytest.mark.parametrize("level", ["WARN", "warn", "VERSION", ""])
+def test_an_image_that_asks_for_warnings_alone_still_shows_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], level: str
 ) -> None:
-    monkeypatch.setenv(name, "WARN")
+    """The rings are proof that sums have the same order: they are logged where only WARN is set."""
+    monkeypatch.setenv("NCCL_DEBUG", level)
+    assert log_length() == 0
+    assert os.environ["NCCL_DEBUG"] == "INFO"
+    say("00 : 3 -> 0 -> 1")
+    since = log_length()
+    with open(os.environ["NCCL_DEBUG_FILE"], "a") as log:
+        log.write("\nn0:41:90 [0] misc/socket.cc:49 NCCL WARN connect failed\nn0 NCCL INFO bye\n")
+    assert read_rings(0) == ["0: 3 -> 0 -> 1"]
+    show_warnings(since)
+    assert capsys.readouterr().err == "n0:41:90 [0] misc/socket.cc:49 NCCL WARN connect failed\n"
+    show_warnings(log_length())
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("NCCL_DEBUG", level) for level in ("INFO", "TRACE", "ABORT")),
+        *((name, "x") for name in LOG_VARIABLES[1:]),
+    ],
+)
+def test_a_log_that_the_operator_wants_goes_where_he_wants(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
     assert (open_log(), log_length(), read_rings(0)) == (None, 0, None)
     assert [os.environ.get(each) for each in LOG_VARIABLES].count(None) == 2
 

@@ -232,6 +232,32 @@ def test_nvlink_over_nodes_must_not_be_off() -> None:
         assert flag.severity == "fail"
 
 
+@pytest.mark.parametrize(
+    ("models", "severity"),
+    [
+        ([], "fail"),  # no board is known
+        (["NVIDIA H100 80GB HBM3"], "fail"),
+        (["NVIDIA A100-SXM4-80GB"], "fail"),
+        (["NVIDIA A40"], "fail"),  # it can have a bridge
+        (["NVIDIA H100 PCIe"], "fail"),
+        (["NVIDIA RTX A6000"], "fail"),
+        (["NVIDIA L40S"], "warn"),
+        (["NVIDIA L4", "Tesla T4"], "warn"),
+        (["NVIDIA A10G"], "warn"),
+        (["NVIDIA RTX 6000 Ada Generation"], "warn"),
+        (["NVIDIA RTX PRO 6000 Blackwell Server Edition"], "warn"),
+        (["NVIDIA GeForce RTX 4090"], "warn"),
+        (["NVIDIA L40S", "NVIDIA H200"], "fail"),
+    ],
+)
+def test_gpus_need_no_direct_copies_where_they_have_no_nvlink(
+    models: list[str], severity: str
+) -> None:
+    for variable, value in (("NCCL_P2P_DISABLE", "1"), ("NCCL_P2P_LEVEL", "LOC")):
+        (flag,) = told(variable, value, "rdma", gpus=models)
+        assert flag.severity == severity
+
+
 def test_missing_files_are_named() -> None:
     gone = {"NCCL_TOPO_FILE": ["/t.xml"], "NCCL_CONF_FILE": ["/n.conf"], "LD_PRELOAD": ["/x.so"]}
     for variable, severity in (("NCCL_TOPO_FILE", "fail"), ("NCCL_CONF_FILE", "warn"),

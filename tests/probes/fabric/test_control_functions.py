@@ -56,13 +56,18 @@ class Nodes:
         return {id: facts for id, facts in answers.items() if self.node_names[id] != self.silent}
 
 
+VARIABLE = "NCCL_P2P_DISABLE"
+
+
 @pytest.fixture
 def plain_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let settings be NCCL's variables of this process, of which there is none."""
-    monkeypatch.delenv(settings.VARIABLE, raising=False)
+    for name in settings.HARMFUL:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(settings, "gpu_models", list)
 
     def read() -> dict[str, Any]:
-        found = {name: value for name, value in os.environ.items() if name == settings.VARIABLE}
+        found = {name: value for name, value in os.environ.items() if name in settings.HARMFUL}
         entries = {name: {"value": found[name], "where": "environment"} for name in found}
         return {"effective": entries}
 
@@ -83,7 +88,20 @@ def test_a_harmful_variable_of_one_worker_is_caught_there() -> None:
     assert found.caught
     assert nodes.asked == {"id of n0": False, "id of n1": False, "id of n2": True}
     assert found.fault == "NCCL_P2P_DISABLE=1 is set on n2"
-    assert settings.VARIABLE not in os.environ
+    assert settings.HARMFUL.keys().isdisjoint(os.environ)
+
+
+@pytest.mark.usefixtures("plain_settings")
+@pytest.mark.parametrize("own", [{}, {"NCCL_P2P_DISABLE": "0"}])
+def test_on_boards_without_nvlink_another_variable_is_harmful(
+    monkeypatch: pytest.MonkeyPatch, own: dict[str, str]
+) -> None:
+    monkeypatch.setattr(settings, "gpu_models", lambda: ["NVIDIA L40S"])
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    found = control_setting(Nodes())
+    assert found.caught
+    assert found.fault == "NCCL_COMM_ID=127.0.0.1:29500 is set on n2"
 
 
 @pytest.mark.usefixtures("plain_settings")
@@ -95,8 +113,8 @@ def test_a_victim_that_does_not_answer_proves_nothing_of_the_lint() -> None:
 @pytest.mark.parametrize(
     ("own", "harmful"),
     [
-        ({"n0": {settings.VARIABLE: "1"}}, 1),  # the variable, elsewhere
-        ({"n0": {settings.VARIABLE: "1"}, "n2": {"NCCL_IB_DISABLE": "1"}}, 2),  # and another
+        ({"n0": {VARIABLE: "1"}}, 1),  # the variable, elsewhere
+        ({"n0": {VARIABLE: "1"}, "n2": {"NCCL_IB_DISABLE": "1"}}, 2),  # and another
     ],
 )
 def test_a_harmful_variable_that_the_victim_did_not_show_is_not_caught(
@@ -114,11 +132,11 @@ def test_a_worker_keeps_its_own_value_after_the_control(
     monkeypatch: pytest.MonkeyPatch, own: str | None
 ) -> None:
     if own is not None:
-        monkeypatch.setenv(settings.VARIABLE, own)
+        monkeypatch.setenv(VARIABLE, own)
     read = settings.read_doctored_settings
-    assert read(True)["effective"][settings.VARIABLE]["value"] == "1"
-    assert os.environ.get(settings.VARIABLE) == own
-    assert read(False)["effective"].get(settings.VARIABLE, {}).get("value") == own
+    assert read(True)["effective"][VARIABLE]["value"] == "1"
+    assert os.environ.get(VARIABLE) == own
+    assert read(False)["effective"].get(VARIABLE, {}).get("value") == own
 
 
 # Data and calls.
