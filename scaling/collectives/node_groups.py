@@ -117,6 +117,8 @@ def pair_sweep(
         payload = torch.arange(size // 4, device=device).remainder(PAYLOAD_PERIOD).add(1).float()
         buffer = torch.empty_like(payload)
         for pair in rounds:
+            if pair is not None:
+                _open_both_ways(pair, device)
             for direction in (0, 1):
                 dist.barrier()
                 if pair is None:
@@ -131,6 +133,23 @@ def pair_sweep(
                     results.received[peer] = size / seconds / 1e9, wrong
         dist.barrier()
     return results
+
+
+def _open_both_ways(pair: Sequence[int], device: Any) -> None:
+    """Exchange one number, so that all pairs begin to send together.
+
+    With the first message of two ranks NCCL makes a communicator of them, which takes up to a
+    second: longer than all tries.
+    """
+    word, rank = torch.ones(1, device=device), dist.get_rank()
+    first, second = pair
+    if rank == first:
+        dist.send(word, second)
+        dist.recv(word, second)
+    else:
+        dist.recv(word, first)
+        dist.send(word, first)
+    word.item()  # on a GPU only this waits
 
 
 def _send(buffer: Any, peer: int, read: Callable[[], Any], delay_s: float = 0.0) -> list[Any]:

@@ -139,7 +139,7 @@ def test_the_rate_is_the_bytes_by_the_time(plant: Any, monkeypatch: pytest.Monke
         delays.append(delay_s)
         return [read()]
 
-    wire = Wire([])
+    wire = Wire([ONE] * 3)
     plant(wire, Clock())
     monkeypatch.setattr(node_groups, "_time_receive", receive)
     monkeypatch.setattr(node_groups, "_send", send)
@@ -150,7 +150,22 @@ def test_the_rate_is_the_bytes_by_the_time(plant: Any, monkeypatch: pytest.Monke
         assert found.sent == {PEER: ["counters"]}
     assert tries == [(1000, PEER, 6)] * 3
     assert delays == [0.0, 0.25, 0.0]
-    assert wire.log == ["barrier"] * 5 * 3, "of each direction of each round, and at the end"
+    assert wire.log == ["send 1", "recv 1", *["barrier"] * 5] * 3, (
+        "connected, then a barrier for each direction of each round, and one at the end"
+    )
+
+
+@pytest.mark.parametrize(("rank", "log"), [(0, ["send 1", "recv 1"]), (1, ["recv 1", "send 1"])])
+def test_both_ends_of_a_pair_are_connected_before_any_try(
+    plant: Any, rank: int, log: list[str]
+) -> None:
+    """NCCL connects two ranks with their first message, which would count as a part of a try."""
+    wire = Wire([ONE], rank)
+    wire.send = lambda tensor, _: wire.log.append("send 1")  # type: ignore[method-assign]
+    wire.recv = lambda tensor, _: wire.log.append("recv 1")  # type: ignore[method-assign]
+    plant(wire, Clock())
+    node_groups._open_both_ways((0, 1), torch.device("cpu"))
+    assert wire.log == log
 
 
 class Groups(Wire):
