@@ -15,7 +15,7 @@ from probes.cluster.network_facts import join_fabric
 from probes.fabric import criterion as check
 from probes.fabric.addresses import RailRanks, find_rails, ranks_by_node
 from probes.fabric.link_counters import LinkReader, bytes_sent, lost_share
-from probes.fabric.sweep import lowest
+from probes.fabric.sweep import init_seconds, lowest
 from probes.findings import finding, join_names
 from reference_trainer.launch.gang import Gang, GangError
 from reports.numbers import percent, quantity
@@ -30,7 +30,7 @@ FEW_REPEATS = 2  # the same for a control: its fault is there at every try
 JOB_ROUNDS = 16  # rounds of meetings in one job
 # Longest time of a round: both directions, each try almost too slow.
 ROUND_SECONDS = 2 * REPEATS * node_groups.SLOW_TRANSFER_S
-TRIAL_SECONDS = 180  # limit of a trial, most of it to connect
+TRIAL_SECONDS = 90  # limit of a trial, after all ranks have connected
 MAX_ALONE = 16  # pairs that are measured once more without others
 MIN_RATIO = 0.85  # share of the typical speed below which a link is a suspect: it is marginal there
 
@@ -165,7 +165,7 @@ class _Meetings:
         ]
         for start in range(0, len(table), JOB_ROUNDS):  # each meeting of a job holds a connection
             batch = table[start : start + JOB_ROUNDS]
-            timeout_s = 120 + ROUND_SECONDS * len(batch)
+            timeout_s = init_seconds(self.gang.size) + 30 + ROUND_SECONDS * len(batch)
             repeats = FEW_REPEATS if self.is_control else REPEATS
             # Reading takes time, in which the other rails would not be loaded.
             reader = read_nothing if self.is_at_once else LinkReader
@@ -265,7 +265,8 @@ def run_groups(
 ) -> list[tuple[float, int]]:
     """Time all-reduce in disjoint groups of ranks at once; return what `group_sweep` does."""
     each = [(own,) for own in own_parts(groups, gang.size)]
-    return gang.run(group_sweep, None, slow, each=each, timeout=TRIAL_SECONDS)
+    timeout_s = init_seconds(gang.size) + TRIAL_SECONDS
+    return gang.run(group_sweep, None, slow, each=each, timeout=timeout_s)
 
 
 def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult:

@@ -88,7 +88,8 @@ def measure_fabric(rig, logs):
         rig.judge_agreed_ports()
         return None, None
     measure.progress("fabric: all-reduce sweep")
-    gang.run(warm_up, timeout=120)
+    # All ranks import torch at once, maybe from one file system, and open their GPUs.
+    gang.run(warm_up, timeout=2 * init_seconds(gang.size))
     sums = gang.run(connect, timeout=init_seconds(gang.size))
     measure(
         check.WRONG_ELEMENTS,
