@@ -86,6 +86,7 @@ def _show(text: str, first: str) -> None:
 def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield what was ordered, what stays UNPROVEN for lack of a limit, and whose commands run."""
     from probes.check.registry import CRITERIA
+    from probes.contract.limits import lacks_speed_limit
     from probes.launch.shell import describe_typists
 
     terms = loaded.cluster
@@ -114,6 +115,10 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     if open_ones:
         listed, example = ", ".join(open_ones), f"[{open_ones[0]}]"
         yield "UNPROVEN", f"no limit for {listed}. Add a table for each, such as {example}"
+    speed = loaded.limit("SCALING", "mfu") or loaded.limit("SCALING", "tokens_per_s")
+    is_judged = "SCALING.mfu" in judged and loaded.judges("SCALING", "mfu")
+    if is_judged and not speed and (lacks := lacks_speed_limit(terms.gpu_model)):
+        yield "UNPROVEN", lacks
     if terms.nodes is None:
         yield "UNPROVEN", "no number of nodes: write `nodes` in [cluster], or run with --nodes"
     if terms.gpus_per_node is None and loaded.judges("HOSTS", "gpus"):

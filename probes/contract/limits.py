@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -13,6 +13,7 @@ from probes.check.registry import CRITERIA
 from probes.contract.validation import ContractError, check_text, has_words
 from probes.toml_tables import show, spelling_hint
 from reports.measurement import Limit, about
+from reports.numbers import percent
 from scaling.collectives.line_rate import limit_reason
 
 # Shares of line rate: the least of a healthy ring all-reduce, and the marginal bound.  Measured on
@@ -145,6 +146,51 @@ def ring_limit(gbytes_per_s: float, rate_text: str, source: str, prefix: str = "
         because=prefix + limit_reason(MIN_SHARE, rate_text),
         source=source,
     )
+
+
+# MFU of a 1B model, 2048 tokens a sequence, bf16, FSDP on one node of eight GPUs (llm-foundry's
+# benchmarks).  An H200 has an H100's arithmetic, and faster memory.  For other GPUs no such job is
+# published.
+PUBLISHED_MFU = {"A100": 0.60, "H100": 0.42, "H200": 0.42}
+SAME_ARITHMETIC = {"H200": "H100, which computes as fast as an H200"}
+# Other boards of these GPUs: their links and power are not those of the published nodes.
+OTHER_BOARDS = {"pcie", "nvl"}
+# Our job has 8192 tokens per GPU and step (theirs: 28,672), and is not compiled.  The slowest dense
+# FSDP (8B, eager, GPUs capped at 500 of 700 W: torchtitan) keeps 0.8 of these figures.  Half the
+# speed is below 0.6 of them.
+LOW_MFU, MARGINAL_MFU = 0.6, 0.8  # shares of the published figure
+
+
+def derived_mfu(devices: str) -> Limit | None:
+    """Derive the MFU limit of a GPU from its name; None if no figure is published for it."""
+    words = {*re.findall("[a-z0-9]+", devices.lower())}
+    known = [name for name in PUBLISHED_MFU if name.lower() in words]
+    if len(known) != 1 or words & OTHER_BOARDS:
+        return None
+    share = PUBLISHED_MFU[known[0]]
+    published = SAME_ARITHMETIC.get(known[0], known[0])
+    return Limit(
+        low=round(LOW_MFU * share, 3),
+        marginal_low=round(MARGINAL_MFU * share, 3),
+        unit="ratio",
+        source="derived",
+        because=(
+            f"{percent(LOW_MFU)} of the {percent(share)} published for a 1B model on eight "
+            f"{published} (llm-foundry); the smaller batch of this test costs less than "
+            f"{percent(1 - LOW_MFU)} of the speed, and a GPU at half speed costs 50 %"
+        ),
+    )
+
+
+def lacks_speed_limit(models: str | Sequence[str] | None) -> str:
+    """Say that no limit for one node's speed follows from these GPU models; "" if one does."""
+    named = [models] if isinstance(models, str) else list(models or ())
+    unknown = [model for model in named if derived_mfu(model) is None]
+    if named and not unknown:
+        return ""
+    of = ", ".join(unknown) or f"GPUs other than {', '.join(PUBLISHED_MFU)} (write `gpu_model`)"
+    text = f"no limit for the speed of one node: none is published for {of}"
+    return f"{text}. Add [SCALING.mfu] or [SCALING.tokens_per_s]"
 
 
 PERCENT = re.compile(r"(\d{1,2}(?:\.\d+)?) ?%", re.ASCII)  # below 100: more would pass anything

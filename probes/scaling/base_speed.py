@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from probes.check.recorder import Recorder, Trial
 from probes.cluster.cluster import Cluster
 from probes.cluster.shared_folder import BLIND, FolderUnknown, find_blind_nodes
 from probes.contract.contract import ClusterTerms
+from probes.contract.limits import derived_mfu
 from probes.findings import finding, join_names
 from probes.scaling import criterion as check
 from probes.scaling.judge import LimitLookup, judge_training
@@ -25,17 +25,6 @@ from reports.numbers import percent, quantity
 from scaling.ladder import ladder
 from scaling.ladder.ladder import CheckpointSave, Rung, run_rung
 
-# MFU of a 1B model, 2048 tokens a sequence, bf16, FSDP on one node of eight GPUs (llm-foundry's
-# benchmarks).  An H200 has an H100's arithmetic, and faster memory.  For other GPUs no such job is
-# published.
-PUBLISHED_MFU = {"A100": 0.60, "H100": 0.42, "H200": 0.42}
-SAME_ARITHMETIC = {"H200": "H100, which computes as fast as an H200"}
-# Other boards of these GPUs: their links and power are not those of the published nodes.
-OTHER_BOARDS = {"pcie", "nvl"}
-# Our job has 8192 tokens per GPU and step (theirs: 28,672), and is not compiled.  The slowest dense
-# FSDP (8B, eager, GPUs capped at 500 of 700 W: torchtitan) keeps 0.8 of these figures.  Half the
-# speed is below 0.6 of them.
-LOW_SHARE, MARGINAL_SHARE = 0.6, 0.8
 SLOWED_BY = 1.5  # the control's step, as a multiple of the longest allowed step: beyond any noise
 SLOWED_STEPS = 2  # timed steps of the control; the planted wait is the same in each
 EXPLODING = 1e30  # learning rate and clipping norm: the next step's loss is not finite
@@ -73,27 +62,6 @@ class SpeedTest:
         """Compute the factor by which a step of the rung may become longer; 1.0 without a limit."""
         value, _ = self.read(rung)
         return value / self.limit.low if value and self.limit and self.limit.low else 1.0
-
-
-def derived_mfu(devices: str) -> Limit | None:
-    """Derive the MFU limit of a GPU from its name; None if no figure is published for it."""
-    words = {*re.findall("[a-z0-9]+", devices.lower())}
-    known = [name for name in PUBLISHED_MFU if name.lower() in words]
-    if len(known) != 1 or words & OTHER_BOARDS:
-        return None
-    share = PUBLISHED_MFU[known[0]]
-    published = SAME_ARITHMETIC.get(known[0], known[0])
-    return Limit(
-        low=round(LOW_SHARE * share, 3),
-        marginal_low=round(MARGINAL_SHARE * share, 3),
-        unit="ratio",
-        source="derived",
-        because=(
-            f"{percent(LOW_SHARE)} of the {percent(share)} published for a 1B model on eight "
-            f"{published} (llm-foundry); the smaller batch of this test costs less than "
-            f"{percent(1 - LOW_SHARE)} of the speed, and a GPU at half speed costs 50 %"
-        ),
-    )
 
 
 def speed_tests(base: Rung, limits: LimitLookup, emulated: bool) -> list[SpeedTest]:

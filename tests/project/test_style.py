@@ -33,7 +33,7 @@ BUDGET = {
     # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
     # measures and criteria.  The help has sections.
     # submit says which job is lost, and what a lost head means.
-    "probes/cli": 2100,  # what a template orders, which answers lack, what `again` changed
+    "probes/cli": 2105,  # what a template orders, which answers lack, what `again` changed
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -43,9 +43,9 @@ BUDGET = {
     # in bounded memory.
     "probes/cluster": 3474,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
-    "probes/contract": 1376,  # a key names its parts
-    "probes/environment": 813,
-    "probes/fabric": 3353,  # pairs as cells; a kept group's sockets are its own
+    "probes/contract": 1407,  # a key names its parts
+    "probes/environment": 826,  # boards without NVLink
+    "probes/fabric": 3360,  # pairs as cells; a kept group's sockets are its own
     "probes/faults": 340,
     "probes/gang": 2127,  # a control asks for no more than there is, until all is held
     "probes/hosts": 5151,
@@ -65,7 +65,7 @@ BUDGET = {
     "probes/session": 1598,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1142,
-    "reference_trainer": 3810,  # a process group that is kept for the next call
+    "reference_trainer": 3829,  # a process group that is kept for the next call
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
     # A shared copy has no names of jobs and people.  Events have a time that is never set.
@@ -77,7 +77,7 @@ BUDGET = {
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
     "reports": 7174,  # facts of nodes in several lines; the commands of a submitted run
-    "scaling": 2973,  # groups that are kept; a short ladder
+    "scaling": 2986,  # groups that are kept; a short ladder
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

@@ -195,6 +195,43 @@ def test_a_self_test_that_lacks_its_interface_is_named(
     assert (lacks in " ".join(text.split())) is is_named, text
 
 
+SPEED = "UNPROVEN no limit for the speed of one node: none is published for"
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ('gpu_model = "NVIDIA L40S"', f"{SPEED} NVIDIA L40S. Add [SCALING.mfu] or"),
+        ('gpu_model = ["NVIDIA H200", "NVIDIA L40S"]', f"{SPEED} NVIDIA L40S. Add"),
+        ('gpu_model = "NVIDIA H100 PCIe"', f"{SPEED} NVIDIA H100 PCIe. Add"),
+        ("", f"{SPEED} GPUs other than A100, H100, H200 (write `gpu_model`). Add"),
+        ('gpu_model = "NVIDIA H100 80GB HBM3"', ""),
+        ('gpu_model = "NVIDIA L40S"\n[SCALING.mfu]\nat_least = 0.2\nunit = "ratio"\n'
+         'because = "as agreed"', ""),
+        ('[SCALING.tokens_per_s]\nat_least = 9000\nunit = "tokens/s per rank"\n'
+         'because = "as agreed"', ""),
+        ('accelerators = "emulated"', ""),
+        ('[SCALING]\nnot_provable = "one node"', ""),
+    ],
+)  # fmt: skip
+def test_a_contract_that_cannot_be_accepted_for_its_gpus_is_named(
+    tmp_path: Path, lines: str, says: str
+) -> None:
+    (tmp_path / "my.toml").write_text(f"schema = 1\n[cluster]\nnodes = 2\n{lines}\n")
+    text = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
+    said = " ".join(text.split())
+    assert (says in said) if says else (SPEED not in said), text
+
+
+@pytest.mark.parametrize("name", ["b200-ndr400", "gb200-nvl72", "h100-ndr400", "p5-efa"])
+def test_a_shipped_contract_lacks_nothing_but_the_number_of_nodes(name: str) -> None:
+    lines = CliRunner().invoke(main, ["contract", "check", name]).output.splitlines()
+    open_ones = [line for line in lines if line.startswith("UNPROVEN")]
+    assert open_ones == [
+        "UNPROVEN  no number of nodes: write `nodes` in [cluster], or run with --nodes"
+    ]
+
+
 def test_a_limit_that_is_missing_is_named_before_the_rest(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text("schema = 1\n[cluster]\nnodes = 2\n")
     text = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
@@ -202,7 +239,7 @@ def test_a_limit_that_is_missing_is_named_before_the_rest(tmp_path: Path) -> Non
     assert told in " ".join(text.split())
     gpus = "UNPROVEN no number of GPUs per node: write `gpus_per_node` in [cluster]"
     assert gpus in " ".join(text.split())
-    assert "my.toml is a valid contract: 2 lines to complete" in " ".join(text.split())
+    assert "my.toml is a valid contract: 3 lines to complete" in " ".join(text.split())
     terms = 'nodes = 1\ngpus_per_node = 0\naccelerators = "emulated"'
     (tmp_path / "my.toml").write_text(f"schema = 1\n[cluster]\n{terms}\n")
     text = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
