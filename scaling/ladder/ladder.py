@@ -318,14 +318,15 @@ def _make_rung(
 ) -> Rung:
     """Make a rung of the results of its jobs, by rank."""
     results = [result for job in jobs for result in job]
-    need = estimate_memory(config, config.shard or len(jobs[0]))
+    need = estimate_memory(config, config.shard or min(map(len, jobs)))
     jobs = [results] if as_one_job else jobs
     peaks = {result["peak_flops"] for result in results}
-    return Rung(
+    per_rank = results[0]["tokens_per_step"] // results[0]["world"]  # each rank keeps its batch
+    rung = Rung(
         count=count,
         nodes=nodes,
         steps=[parse_steps(result["spans"])[WARM_UP_STEPS:] for result in results],
-        tokens_per_step=results[0]["tokens_per_step"],
+        tokens_per_step=per_rank,
         non_finite=sum(not math.isfinite(s["loss"]) for r in results for s in r["steps"]),
         disagreements=tuple(message for job in jobs for message in find_disagreements(job)),
         separable=waits_separable([span for result in results for span in result["spans"]]),
@@ -340,6 +341,8 @@ def _make_rung(
         saves=[result["checkpoints"] for result in results],
         save_errors=tuple(dict.fromkeys(each["error"] for r in results for each in r["unsaved"])),
     )
+    # Of one node, those of the median node's job: nodes may have different numbers of GPUs.
+    return dataclasses.replace(rung, tokens_per_step=per_rank * len(rung.judged_steps))
 
 
 # Ranks write equal shares into one file system. The others wait for a node if it writes more than

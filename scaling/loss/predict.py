@@ -300,21 +300,22 @@ def time_collectives(
     steps are played (see `replay_on_rank`). Each block's compute is emulated by `sleep_s` seconds
     of sleep and `busy_s` seconds of CPU work: sockets and caches are cold after it, and ranks do
     not wake at once.
-    Groups have equal size and run at the same time. The seconds are those of the median group,
-    the fits those of the first. A group of one rank has no fits. Raises GangError if the
-    measurement fails.
+    Groups run at the same time. The seconds are those of the median group, the fits those of the
+    first of the largest. A group of one rank has no fits. Raises GangError if the measurement
+    fails.
     """
-    size = len(groups[0])
     results = gang.run(
         replay_on_rank, [*order], sleep_s, busy_s, steps, groups=groups, timeout=timeout
     )
-    by_group = [results[row : row + size] for row in range(0, len(results), size)]
+    answers = iter(results)
+    by_group = [[next(answers) for _ in group] for group in groups]
     series = [
         [statistics.fmean(row) for row in zip(*(seconds for seconds, _ in group), strict=True)]
         for group in by_group
     ]
     rows: dict[str, list[dict[str, float]]] = {}
-    calls = [rank_calls for _, rank_calls in results[:size]]
+    calls = [rank_calls for _, rank_calls in max(by_group, key=len)]
+    size = len(calls)
     for operation, size_bytes in calls[0] if size > 1 else ():
         seconds = statistics.fmean(rank_calls[operation, size_bytes] for rank_calls in calls)
         rows.setdefault(operation, []).append({"size": size_bytes, "seconds": seconds})

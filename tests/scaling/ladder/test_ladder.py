@@ -210,6 +210,25 @@ def test_a_peak_is_known_only_where_it_is_every_ranks(
     assert (rung.devices, rung.peak_flops) == (devices, known)
 
 
+@pytest.mark.parametrize("nodes", ["aabbbbcccc", "aaaabbcc", "aaaabbbb"])
+def test_the_speed_of_a_rank_is_that_of_its_own_jobs_tokens(nodes: str) -> None:
+    """Nodes with 4 and 8 GPUs: by another node's tokens the speed would be half, or twice."""
+    config = TrainConfig(steps=2, digest=False, device="cpu")
+    alone = run_on_fake_group(1, replace(config, steps=4))
+    ranks = [
+        {**alone, "world": nodes.count(node), "peak_flops": 1e9,
+         "tokens_per_step": nodes.count(node) * alone["tokens_per_step"]}
+        for node in nodes
+    ]  # fmt: skip
+    places = [SimpleNamespace(node=node) for node in nodes]
+    gang = cast(Gang, SimpleNamespace(places=places, run=lambda *_, **__: ranks))
+    rung = run_rung(gang, {node: node for node in nodes}, 1, config)
+    assert rung.tokens_per_rank == config.batch * config.seq
+    assert rung.mfu == pytest.approx(
+        rung.flops * config.batch * config.seq / rung.seconds / rung.peak_flops
+    )
+
+
 def test_the_rank_that_is_fullest_gives_the_memory_of_a_rung() -> None:
     config = TrainConfig(steps=2, digest=False, device="cpu")
     result = run_on_fake_group(1, replace(config, steps=4))

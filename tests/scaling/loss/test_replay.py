@@ -155,3 +155,8 @@ def test_what_is_expected_is_the_median_groups_step() -> None:
         gang, [[rank] for rank in range(6)], [("all_gather", 1)], 0.1, 0.2
     )
     assert (alone, none) == (pytest.approx([2.0, 2.2]), {})
+    unequal, largest = time_collectives(
+        gang, [[0], [1, 2, 3], [4, 5]], [("all_gather", 1)], 0.1, 0.2
+    )
+    assert unequal == pytest.approx([2.1, 2.3]), "of 1.0, of 1.2, 5.0 and 5.2, of 2.0 and 2.2"
+    assert largest["all_gather"].points == 2
