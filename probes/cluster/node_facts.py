@@ -355,13 +355,18 @@ def _public(version: str) -> str:
 
 # Ray assigns a GPU to a worker by one of these: NVIDIA's, and AMD's two.
 ASSIGNMENT = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+# Where it is true Ray does not, and a job chooses: images of verl, vLLM and OpenRLHF set it.
+NO_ASSIGNMENT = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
 # The CUDA runtime's own answer: torch.cuda.device_count() asks NVML, which is a separate source.
 SCRIPT = "import torch; print(getattr(torch._C, '_cuda_getDeviceCount', int)())"
 COUNT_SECONDS = 60  # torch from a cold network file system; the calling task has 90 s
 
 
 def count_torch_devices() -> dict[str, int | str]:
-    """Count {"all", "assigned"}, or return why not as {"error"}.  Runs in a worker with one GPU."""
+    """Count {"all", "assigned"}, or return why not as {"error"}.  Runs in a worker with one GPU.
+
+    Where Ray assigns none by its environment, the job does ("assigned by" is "job").
+    """
     everything = {key: value for key, value in os.environ.items() if key not in ASSIGNMENT}
     started = {"all": _start_count(everything), "assigned": _start_count(os.environ)}
     counts: dict[str, int | str] = {}
@@ -377,6 +382,9 @@ def count_torch_devices() -> dict[str, int | str]:
             counts["error"] = last_line(stderr, "torch did not start")
         else:
             counts[name] = int(stdout.split()[-1])
+    if os.environ.get(NO_ASSIGNMENT, "").lower() in ("1", "true") and "assigned" in counts:
+        del counts["assigned"]
+        counts["assigned by"] = "job"
     return counts
 
 

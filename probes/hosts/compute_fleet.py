@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Literal
 
@@ -38,6 +38,7 @@ class Accelerator:
     uuid: str = ""
     build: tuple[str, ...] = ()
     error: str = ""  # of its first use
+    shared_with: str = ""  # Ray's number of another worker's GPU, which is the same board
 
     @property
     def label(self) -> str:
@@ -128,6 +129,15 @@ class WorkFleet(ActorSet):
             if not self.on_gpu:  # Ray numbers emulated ones by ids that hide GPUs, as -1
                 about["number"] = str(known.slot)
             self.accelerators[key] = Accelerator(key, known.node, known.slot, **about)
+        self._find_shared()
+
+    def _find_shared(self) -> None:
+        """Note where two workers of a node got the same GPU: another one was never used."""
+        owners: dict[tuple[str, str], Accelerator] = {}
+        for key, one in self.accelerators.items():
+            first = owners.setdefault((one.node, one.uuid), one)
+            if one.uuid and first is not one:
+                self.accelerators[key] = replace(one, shared_with=first.number)
 
     @property
     def working(self) -> dict[str, Accelerator]:

@@ -261,14 +261,19 @@ def judge_sums(fleet: WorkFleet, sums: Sums, measure: Recorder, *, hashes: bool)
 
 
 def judge_errors(fleet: WorkFleet, sums: Sums, runs: Iterable[Speeds], measure: Recorder) -> None:
-    """Judge that no accelerator ends its work with an error, and that its worker answers.
+    """Judge that each worker has a GPU of its own, answers, and ends its work without an error.
 
     A worker that never started proves nothing: its accelerator may be in use.
     """
     errors = {key: one.error for key, one in fleet.accelerators.items() if one.error}
     errors |= {key: str(one["error"]) for key, one in sums.items() if one["error"]}
     errors |= {key: one.error for run in runs for key, one in run.items() if one.error}
-    texts = {key: f"torch stops with: {text}" for key, text in errors.items()}
+    texts = {
+        key: f"Ray gave the same board to another worker, as GPU {one.shared_with}"
+        for key, one in fleet.accelerators.items()
+        if one.shared_with
+    }
+    texts |= {key: f"torch stops with: {text}" for key, text in errors.items()}
     silent = [key for key, one in fleet.accelerators.items() if key in fleet.errors]
     started = [key for key in silent if fleet.accelerators[key].number]
     texts |= {key: f"its worker stops answering: {fleet.errors[key]}" for key in started}

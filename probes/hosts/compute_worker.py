@@ -31,6 +31,7 @@ SAME_SUMS = {
     "PYTORCH_TUNABLEOP_ENABLED": "0",
     "TORCH_BLAS_PREFER_CUBLASLT": "0",
 }
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 FP8_CAPABILITY = (8, 9)  # first GPUs with fp8 tensor cores: Ada; then Hopper
 
 
@@ -60,9 +61,12 @@ CPU_BUILD = "is a build without GPU support"  # of torch: pip takes it from PyTo
 
 
 class WorkDevice:
-    """Device of this worker.  Raises RuntimeError if the worker owns no GPU that torch can use."""
+    """Device of this worker, whose GPU Ray numbers `assigned`.
 
-    def __init__(self, on_gpu: bool) -> None:
+    Raises RuntimeError if the worker owns no GPU that torch can use.
+    """
+
+    def __init__(self, on_gpu: bool, assigned: str = "0") -> None:
         if on_gpu:
             os.environ |= SAME_SUMS
         import torch
@@ -77,12 +81,16 @@ class WorkDevice:
                 raise RuntimeError(NO_GPU if build else f"torch {torch.__version__} {CPU_BUILD}")
             # Sums of several parts are then added in float32.
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-        self.device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
+        self.device = torch.device("cpu")
+        if on_gpu:
+            visible = os.environ.get(VISIBLE, "")
+            index = find_own_gpu(assigned, visible, torch.cuda.device_count())
+            self.device = torch.device("cuda", index)
 
     def wait_for_work(self) -> None:
         """Wait until all calls so far have been computed."""
         if self.on_gpu:
-            self.torch.cuda.synchronize()
+            self.torch.cuda.synchronize(self.device)
 
     def make_random(self, *shape: int) -> Any:
         """Make normally distributed values: the power that a GEMM takes depends on its data."""
@@ -102,7 +110,7 @@ class WorkDevice:
             self.on_gpu
             and hasattr(self.torch, "_scaled_mm")
             and self.torch.version.hip is None
-            and self.torch.cuda.get_device_capability(0) >= FP8_CAPABILITY
+            and self.torch.cuda.get_device_capability(self.device) >= FP8_CAPABILITY
         )
 
     def describe(self) -> dict[str, Any]:
@@ -115,11 +123,28 @@ class WorkDevice:
             model = cpu_model()
             build = [model, torch.backends.cpu.get_cpu_capability(), torch.__version__]
             return {"model": model, "uuid": "", "build": build}
-        board = torch.cuda.get_device_properties(0)
+        board = torch.cuda.get_device_properties(self.device)
         kind = [f"{board.multi_processor_count} units", f"{board.major}.{board.minor}"]
         versions = [torch.__version__, str(torch.version.cuda or torch.version.hip)]
         build = [board.name, *kind, *versions, *package_versions(CUBLAS)]
-        return {"model": board.name, "uuid": gpu_uuid(board), "build": build}
+        slice_of_gpu = os.environ.get(VISIBLE, "")  # its UUID may be that of all slices
+        uuid = slice_of_gpu if slice_of_gpu.startswith("MIG-") else gpu_uuid(board)
+        return {"model": board.name, "uuid": uuid, "build": build}
+
+
+def find_own_gpu(assigned: str, visible: str, count: int) -> int:
+    """Find a worker's GPU among those that torch sees.
+
+    It is the only one, unless Ray hides none (NO_ASSIGNMENT in node_facts.py).  Then Ray's name of it is
+    one of those in `visible`, the raylet's own CUDA_VISIBLE_DEVICES; else its number.  Raises
+    RuntimeError where it is not there.
+    """
+    if count <= 1:
+        return 0
+    names = [name.strip() for name in visible.split(",")] if visible else [*map(str, range(count))]
+    if assigned not in names:
+        raise RuntimeError(f"torch sees {count} GPUs, and none of them is Ray's GPU {assigned}")
+    return names.index(assigned)
 
 
 def gpu_uuid(board: Any) -> str:
@@ -412,7 +437,7 @@ class AcceleratorWorker:
         numbers = ray.get_runtime_context().get_accelerator_ids().get("GPU") or ["0"]
         about: dict[str, Any] = {"number": str(numbers[0]), "error": ""}
         try:
-            self.device = WorkDevice(on_gpu)
+            self.device = WorkDevice(on_gpu, about["number"])
             about |= self.device.describe()
             bind_to_slot(self.read_slot(about["uuid"]))
             self.operations = list(usable_operations(self.device, build_operations(self.device)))

@@ -309,7 +309,8 @@ def count_gpus(
         assigned = seen.get("assigned")
         if not any("mig" in gpu for gpu in fact["gpus"]):  # torch sees at most one MIG instance
             counts["torch"] = seen.get("all")
-        if assigned is None or counts.get("torch", 0) is None:
+        is_assigned = assigned is not None or "assigned by" in seen
+        if not is_assigned or counts.get("torch", 0) is None:
             unknown["torch"] = str(seen.get("error") or UNCOUNTED)
     return NodeGpus(fact["name"], ordered, counts, assigned, unknown, member)
 

@@ -130,10 +130,11 @@ def _describe_bytes(nodes: list[Sent], fabric: str) -> str:
         parts.append(f"the bytes of {missing} of {len(nodes)} nodes were not counted")
     if counted := [(here, name) for name, here, _ in nodes if here is not None]:
         least, name = min(counted)
-        parts.append(f"{name} sent the least on {fabric}: {percent(least)} of what it had to send")
+        share = f"{percent(least)} of what it had to send"
+        parts.append(f"the least on {fabric} was sent by {name}: {share}")
     if others:
         most, name = max(others, key=lambda sent: sent[0])
-        parts.append(f"{name} sent the most on other networks: {percent(most, 2)}")
+        parts.append(f"the most on other networks by {name}: {percent(most, 2)}")
     return f"{capitalise('; '.join(parts) or 'the bytes of no node were counted')}."
 
 

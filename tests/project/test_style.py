@@ -41,14 +41,14 @@ BUDGET = {
     # read from regular files alone.  One deadline holds for all of an answer.
     # cleanup.py ends a user whose processes kill or stop who comes for them, and removes its files
     # in bounded memory.
-    "probes/cluster": 3474,  # who tries whom; ranks are kept; what joins no group
+    "probes/cluster": 3475,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
     "probes/contract": 1407,  # a key names its parts
     "probes/environment": 826,  # boards without NVLink
     "probes/fabric": 3360,  # pairs as cells; a kept group's sockets are its own
     "probes/faults": 340,
     "probes/gang": 2127,  # a control asks for no more than there is, until all is held
-    "probes/hosts": 5151,
+    "probes/hosts": 5169,
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
@@ -76,8 +76,8 @@ BUDGET = {
     # what a changed folder says is not on page 1.
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
-    "reports": 7174,  # facts of nodes in several lines; the commands of a submitted run
-    "scaling": 2986,  # groups that are kept; a short ladder
+    "reports": 7175,  # facts of nodes in several lines; the commands of a submitted run
+    "scaling": 2989,  # groups that are kept; a short ladder
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

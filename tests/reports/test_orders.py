@@ -269,11 +269,11 @@ def test_a_run_is_repeated_in_a_folder_of_its_own(command: str, same: str, whole
 
 @pytest.mark.parametrize(
     ("options", "contract"),
-    [("--nonce=seatrial-1 --contract=mine.toml --nodes=8", " --contract CONTRACT"), ("", "")],
+    [(" --nonce=seatrial-1 --contract=mine.toml --nodes=8", " --contract CONTRACT"), ("", "")],
 )
 def test_a_submitted_run_is_submitted_again(options: str, contract: str) -> None:
     """The machine that has its folder may have no Ray, and the record has the head's command."""
-    command = f"python -m seatrial run --cluster=auto {options} --tier=quick --only=GANG".rstrip()
+    command = f"python -m seatrial run --cluster=auto{options} --tier=quick --only=GANG"
     changes = {"command": command, "submission": "seatrial-1"}
     record = load(RECORDINGS / "tcp-fallback").model_copy(update=changes)
     whole = f"seatrial submit --address ADDRESS{contract}" + " --nodes=8" * bool(contract)

@@ -38,6 +38,16 @@ def test_all_devices_and_those_that_were_assigned(
     assert count_torch_devices() == {"all": 8, "assigned": 1}
 
 
+@pytest.mark.parametrize(("value", "by"), [("1", "job"), ("true", "job"), ("0", ""), ("", "")])
+def test_where_ray_hides_no_gpu_the_job_chooses_its_own(
+    value: str, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(STAND_IN, tmp_path, monkeypatch)
+    monkeypatch.setenv("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", value)
+    wanted = {"all": 8, "assigned by": by} if by else {"all": 8, "assigned": 8}
+    assert count_torch_devices() == wanted
+
+
 def test_a_torch_that_does_not_start_is_an_error_and_no_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -280,6 +280,15 @@ def test_a_torch_that_does_not_tell_proves_nothing(seen: dict[str, Any], why: st
     assert findings(result) == []
 
 
+@pytest.mark.parametrize("seen", [8, 7])
+def test_where_the_job_chooses_its_gpu_a_worker_may_see_all(seen: int) -> None:
+    """An image with RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES is no fault; a lost GPU is."""
+    cluster = StandInHosts()
+    cluster.torch["id1"] = {"all": seen, "assigned by": "job"}
+    result = run_hosts(cluster, **ORDER)
+    assert findings(result) == ([("HOST-GPUS", ["n1"])] if seen == 7 else [])
+
+
 def test_a_sentence_says_why_a_number_is_not_known() -> None:
     cluster = StandInHosts()
     lose_in_nvml(cluster)

@@ -150,6 +150,18 @@ def test_a_node_without_gpus_computes_on_its_cpu() -> None:
     assert result.coverage.startswith("3 of 3 emulated accelerators")
 
 
+def test_two_workers_of_one_gpu_are_named() -> None:
+    """One board works for both, and another one is never used: all rates could look right."""
+    cluster = SimulatedWork()
+    gpu_of(cluster).uuid = cluster.gpus[1][0].uuid
+    result = run_work(cluster)
+    assert not_passed(result)["work_errors n1"] == "FAIL"
+    assert findings(result) == [("HOST-GPU-ERROR", ["n1"])]
+    assert statement_of(result) == (
+        "GPU 3 (GPU-1-0) on n1: Ray gave the same board to another worker, as GPU 0"
+    )
+
+
 @pytest.mark.parametrize("method", ["prepare", "check_sums", "measure_speed"])
 def test_an_error_of_torch_is_named(method: str) -> None:
     cluster = SimulatedWork()

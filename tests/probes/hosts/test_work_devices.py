@@ -386,6 +386,34 @@ def test_a_cpu_has_a_name(tmp_path: Path) -> None:
     assert devices.cpu_model(str(tmp_path / "cpuinfo")) == "CPU"
 
 
+@pytest.mark.parametrize(
+    ("assigned", "visible", "count", "index"),
+    [
+        ("5", "5", 1, 0),  # as usual: the worker sees its own GPU alone
+        ("5", "", 8, 5),
+        ("5", "4,5,6,7", 4, 1),  # the raylet itself has four of the host's
+        ("GPU-b", "GPU-a, GPU-b", 2, 1),
+        ("0", "", 0, 0),
+    ],
+)
+def test_where_ray_hides_no_gpu_a_worker_takes_the_one_that_ray_gave_it(
+    assigned: str, visible: str, count: int, index: int
+) -> None:
+    """With verl's or vLLM's setting all GPUs are seen: all workers would compute on the first."""
+    assert devices.find_own_gpu(assigned, visible, count) == index
+
+
+def test_a_gpu_of_ray_that_torch_does_not_see_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="sees 2 GPUs, and none of them is Ray's GPU 7"):
+        devices.find_own_gpu("7", "", 2)
+
+
+def test_a_slice_has_a_uuid_of_its_own(gpu: StandInTorch, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert WorkDevice(True).describe()["uuid"] == f"GPU-{UUID}"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"MIG-{UUID}")
+    assert WorkDevice(True).describe()["uuid"] == f"MIG-{UUID}"
+
+
 def test_a_uuid_is_written_as_nvml_writes_it() -> None:
     uuids = [UUID, f"GPU-{UUID}", f"MIG-{UUID}", ""]
     found = [devices.gpu_uuid(SimpleNamespace(uuid=uuid)) for uuid in uuids]

@@ -11,8 +11,8 @@ def test_the_bytes_of_each_node_are_two_bars_and_the_worst_node_comes_first() ->
     figure = draw("bytes", sent)
     assert [row[0] for row in figure.rows] == ["c", "b", "a"]
     assert figure.sentence == (
-        "The bytes of 1 of 3 nodes were not counted; node b sent the least on fab0: 40.0 % of "
-        "its bytes; node b sent the most on other networks: 60.00 %."
+        "The bytes of 1 of 3 nodes were not counted; the least on fab0 was sent by b: 40.0 % of "
+        "what it had to send; the most on other networks by b: 60.00 %."
     )
     assert words(figure).count("not counted") == 2
     many = {"fabric": "fab0", "nodes": [f"n{at}" for at in range(100)],
