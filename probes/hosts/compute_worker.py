@@ -135,8 +135,8 @@ class WorkDevice:
 def find_own_gpu(assigned: str, visible: str, count: int) -> int:
     """Find a worker's GPU among those that torch sees.
 
-    It is the only one, unless Ray hides none (NO_ASSIGNMENT in node_facts.py).  Then Ray's name of it is
-    one of those in `visible`, the raylet's own CUDA_VISIBLE_DEVICES; else its number.  Raises
+    It is the only one, unless Ray hides none (NO_ASSIGNMENT in node_facts.py).  Then Ray's name of
+    it is one of those in `visible`, the raylet's own CUDA_VISIBLE_DEVICES; else its number.  Raises
     RuntimeError where it is not there.
     """
     if count <= 1:
