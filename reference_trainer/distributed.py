@@ -123,9 +123,9 @@ def join_job(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
         # Before the first communicator is made. Only for GPUs: a CPU always sums in order of rank.
         logs = device.type == "cuda" and config.deterministic
         start = log_length() if logs else 0
-        if owned:
-            start = _join_group(config, device, start)
         try:
+            if owned:
+                start = _join_group(config, device, start)
             world = _make_world(config, device, mesh, start)
             world.set_timeout(config.init_timeout_s)
             yield world

@@ -130,7 +130,7 @@ RING = re.compile(rb"\bRing 0*(\d+) : (\d+) -> (\d+) -> (\d+)")
 # (NVLS), and one protocol, because the others split a message differently.
 PINNED = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
 LOG_VARIABLES = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
-QUIET_LOGS = ("", "VERSION", "WARN")  # many images set one: it is shown still (show_warnings)
+QUIET_LOGS = ("", "VERSION", "WARN")  # many images set one: see show_warnings
 WARNING = re.compile(rb"^.*\bNCCL WARN\b.*$", re.MULTILINE)
 
 

@@ -131,7 +131,8 @@ def _typed(record: RunRecord) -> str:
     if not (record.submission and given):
         return record.command
     contract = " --contract CONTRACT" * bool(CONTRACT.search(options))
-    return f"seatrial submit --address ADDRESS{contract}{OF_HEAD.sub('', options)}"
+    own = BASELINE.sub(" --baseline BASELINE", OF_HEAD.sub("", options.partition(" -- ")[0]))
+    return f"seatrial submit --address ADDRESS{contract}{own}"
 
 
 def same_command(record: RunRecord) -> str:

@@ -362,6 +362,11 @@ SCRIPT = "import torch; print(getattr(torch._C, '_cuda_getDeviceCount', int)())"
 COUNT_SECONDS = 60  # torch from a cold network file system; the calling task has 90 s
 
 
+def leaves_choice() -> bool:
+    """Return whether Ray lets a worker see all GPUs of its node."""
+    return os.environ.get(NO_ASSIGNMENT, "").lower() in ("1", "true")
+
+
 def count_torch_devices() -> dict[str, int | str]:
     """Count {"all", "assigned"}, or return why not as {"error"}.  Runs in a worker with one GPU.
 
@@ -382,7 +387,7 @@ def count_torch_devices() -> dict[str, int | str]:
             counts["error"] = last_line(stderr, "torch did not start")
         else:
             counts[name] = int(stdout.split()[-1])
-    if os.environ.get(NO_ASSIGNMENT, "").lower() in ("1", "true") and "assigned" in counts:
+    if leaves_choice() and "assigned" in counts:
         del counts["assigned"]
         counts["assigned by"] = "job"
     return counts

@@ -272,7 +272,7 @@ def in_nvlink_domain(value: str, node: NodeContext) -> bool:
 
 # Boards without NVLink, by NVIDIA's data sheets.  Others have it, or may have a bridge, as A40.
 WITHOUT_NVLINK = re.compile(
-    r"\b(?:L2|L4|L20|L40S?|A2|A10G?|A16|T4G?)\b|\bRTX (?:PRO\b|\d000 Ada|5880 Ada|[45]0\d0)"
+    r"\b(?:L2|L4|L20|L40S?|A2|A10G?|A16|T4G?)\b|\bRTX (?:PRO\b|\d{4} (?:SFF )?Ada|[45]0[5-9]0)"
 )
 
 

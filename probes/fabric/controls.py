@@ -327,11 +327,12 @@ def control_harmful_setting(cluster: Cluster, fabric: str | None, measure: Recor
     found = cluster.on_each_node(read_doctored_settings, each=each)
     shown = found.get(victim["id"], {}).get("effective", {})
     planted = [name for name, to in HARMFUL.items() if shown.get(name, {}).get("value") == to]
-    variable = [*planted, *HARMFUL][0]
+    variable = planted[-1] if planted else next(iter(HARMFUL))
 
     def judge_fault(trial: Trial) -> bool:
         flags = judge.judge_lint(found, cluster, fabric, trial)
-        return any(flag.variable == variable and victim["name"] in flag.nodes for flag in flags)
+        harmful = [flag for flag in flags if flag.severity == "fail"]
+        return any(flag.variable == variable and victim["name"] in flag.nodes for flag in harmful)
 
     plant(
         measure,

@@ -48,8 +48,9 @@ class ReachabilityResult:
 
 
 def check_reach(gang: Gang, node_names: dict[str, str], fabric: str | None) -> ReachabilityResult:
-    """Connect every pair of nodes by TCP on the fabric, and send full-size datagrams unfragmented.
+    """Connect nodes by TCP on the fabric, and send full-size datagrams unfragmented.
 
+    Each node tries all others, or on a large cluster some of them (see `choose_peers`).
     The interface is the agreed one, or that of a rail.  Without either, or if rails have no
     address, it is Ray's.
     """
@@ -300,11 +301,12 @@ def find_unreachable(
     With several rails, the port of `rail` is a suspect too.  Nodes in `explained` are left out.
     """
     bad_nodes, pairs = _classify_unexplained(reach, reach.pairs)
-    findings = []
+    findings, is_large = [], len(reach.nodes) > MOST_ALL_PAIRS
     for node in dict.fromkeys([*reach.dead, *bad_nodes]):
         if node in explained:
             continue
-        reason = reach.dead.get(node, f"it reaches no other node by TCP{_port_text(reach, node)}")
+        tried = "none of the nodes that it tried" if is_large else "no other node"
+        reason = reach.dead.get(node, f"it reaches {tried} by TCP{_port_text(reach, node)}")
         names = {"interface": reach.ports.get(node)}
         ends = suspects([port_name(rail, node)])
         findings.append(finding("FAB-LINK-DOWN", f"{node}: {reason}", ends, names=names))

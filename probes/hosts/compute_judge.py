@@ -268,17 +268,18 @@ def judge_errors(fleet: WorkFleet, sums: Sums, runs: Iterable[Speeds], measure: 
     errors = {key: one.error for key, one in fleet.accelerators.items() if one.error}
     errors |= {key: str(one["error"]) for key, one in sums.items() if one["error"]}
     errors |= {key: one.error for run in runs for key, one in run.items() if one.error}
-    texts = {
+    shared = {
         key: f"Ray gave the same board to another worker, as GPU {one.shared_with}"
         for key, one in fleet.accelerators.items()
         if one.shared_with
     }
-    texts |= {key: f"torch stops with: {text}" for key, text in errors.items()}
+    texts = {key: f"torch stops with: {text}" for key, text in errors.items()}
     silent = [key for key, one in fleet.accelerators.items() if key in fleet.errors]
     started = [key for key in silent if fleet.accelerators[key].number]
     texts |= {key: f"its worker stops answering: {fleet.errors[key]}" for key in started}
     unknown = {key: fleet.why_unknown(key) for key in silent if key not in started}
-    fleet.count_accused(measure, check.WORK_ERRORS, texts, unknown)
+    fleet.count_accused(measure, check.WORK_ERRORS, {**shared, **texts}, unknown)
+    fleet.explain(measure, "HOST-SHARED-GPU", shared)
     without = {key: text for key, text in errors.items() if text.endswith(CPU_BUILD)}
     if without:  # no GPU is at fault
         nodes = list(dict.fromkeys(fleet.accelerators[key].node for key in without))

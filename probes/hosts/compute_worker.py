@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.gpus import watch_link
+from probes.cluster.node_facts import leaves_choice
 from probes.cluster.nvml import import_nvml, to_text
 
 MIB = 2**20
@@ -66,9 +67,11 @@ class WorkDevice:
     Raises RuntimeError if the worker owns no GPU that torch can use.
     """
 
-    def __init__(self, on_gpu: bool, assigned: str = "0") -> None:
+    def __init__(self, on_gpu: bool, assigned: str = "") -> None:
         if on_gpu:
             os.environ |= SAME_SUMS
+            if leaves_choice():  # as Ray does elsewhere, before torch finds the GPUs
+                os.environ[VISIBLE] = assigned.strip()
         import torch
 
         self.torch, self.on_gpu = torch, on_gpu
@@ -81,16 +84,12 @@ class WorkDevice:
                 raise RuntimeError(NO_GPU if build else f"torch {torch.__version__} {CPU_BUILD}")
             # Sums of several parts are then added in float32.
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-        self.device = torch.device("cpu")
-        if on_gpu:
-            visible = os.environ.get(VISIBLE, "")
-            index = find_own_gpu(assigned, visible, torch.cuda.device_count())
-            self.device = torch.device("cuda", index)
+        self.device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
 
     def wait_for_work(self) -> None:
         """Wait until all calls so far have been computed."""
         if self.on_gpu:
-            self.torch.cuda.synchronize(self.device)
+            self.torch.cuda.synchronize()
 
     def make_random(self, *shape: int) -> Any:
         """Make normally distributed values: the power that a GEMM takes depends on its data."""
@@ -110,7 +109,7 @@ class WorkDevice:
             self.on_gpu
             and hasattr(self.torch, "_scaled_mm")
             and self.torch.version.hip is None
-            and self.torch.cuda.get_device_capability(self.device) >= FP8_CAPABILITY
+            and self.torch.cuda.get_device_capability(0) >= FP8_CAPABILITY
         )
 
     def describe(self) -> dict[str, Any]:
@@ -123,7 +122,7 @@ class WorkDevice:
             model = cpu_model()
             build = [model, torch.backends.cpu.get_cpu_capability(), torch.__version__]
             return {"model": model, "uuid": "", "build": build}
-        board = torch.cuda.get_device_properties(self.device)
+        board = torch.cuda.get_device_properties(0)
         kind = [f"{board.multi_processor_count} units", f"{board.major}.{board.minor}"]
         versions = [torch.__version__, str(torch.version.cuda or torch.version.hip)]
         build = [board.name, *kind, *versions, *package_versions(CUBLAS)]
@@ -132,24 +131,11 @@ class WorkDevice:
         return {"model": board.name, "uuid": uuid, "build": build}
 
 
-def find_own_gpu(assigned: str, visible: str, count: int) -> int:
-    """Find a worker's GPU among those that torch sees.
-
-    It is the only one, unless Ray hides none (NO_ASSIGNMENT in node_facts.py).  Then Ray's name of
-    it is one of those in `visible`, the raylet's own CUDA_VISIBLE_DEVICES; else its number.  Raises
-    RuntimeError where it is not there.
-    """
-    if count <= 1:
-        return 0
-    names = [name.strip() for name in visible.split(",")] if visible else [*map(str, range(count))]
-    if assigned not in names:
-        raise RuntimeError(f"torch sees {count} GPUs, and none of them is Ray's GPU {assigned}")
-    return names.index(assigned)
-
-
 def gpu_uuid(board: Any) -> str:
     """Return the UUID as NVML writes it, from torch's properties; "" where torch has none."""
     text = str(getattr(board, "uuid", ""))
+    if not text.strip("0-"):  # of boards that have none
+        return ""
     return text if not text or text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from probes.check.judging import silent_names
 from probes.cluster.endpoints import CLIENT, TAKEN
-from probes.cluster.node_facts import add_silent, count_torch_devices
+from probes.cluster.node_facts import NO_ASSIGNMENT, add_silent, count_torch_devices
 from probes.findings import join_names
 from probes.hosts import closing as at_end
 from probes.hosts import (
@@ -46,6 +46,9 @@ def test_hosts_are_what_was_ordered(cluster, terms, measure):
     everyone = [*facts, *bystanders]
     measure.keep("hosts.json", everyone, caption="inventory of every node, as a worker sees it")
     measure.covered(coverage_text(cluster, facts))
+    if free := [fact["name"] for fact in facts if "assigned by" in fact.get("torch", {})]:
+        why = f"{NO_ASSIGNMENT} is set, so each job must choose its own GPU"
+        measure.covered(f"Ray hides no GPU from a worker on {join_names(free)}: {why}")
     inventory.judge_hosts(cluster, terms, facts, bystanders, measure)
     inventory.judge_parity(cluster, terms, facts, measure)
     inventory.judge_order(facts, terms, measure)

@@ -105,7 +105,9 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
 def only(base: Rung, node: str) -> Rung:
     """Reduce the rung to the ranks of one node."""
     ranks = [rank for rank, name in enumerate(base.nodes) if name == node]
-    return replace(base, nodes=[node] * len(ranks), steps=[base.steps[rank] for rank in ranks])
+    steps = [base.steps[rank] for rank in ranks]
+    tokens = base.tokens_per_rank * len(ranks)  # another node may have fewer GPUs
+    return replace(base, nodes=[node] * len(ranks), steps=steps, tokens_per_step=tokens)
 
 
 def control_bad_base(

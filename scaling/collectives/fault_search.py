@@ -340,10 +340,13 @@ def classify(
     guilty: list[str] = []
     remaining, tested = list(bad), list(tried)
     while remaining and len(nodes) > 2:
-        counts = Counter(node for pair in remaining for node in pair)
-        worst = max(nodes, key=lambda node: counts[node])
-        if counts[worst] < 2 or counts[worst] < sum(worst in pair for pair in tested):
+        counts, met = (
+            Counter(node for pair in pairs for node in pair) for pairs in (remaining, tested)
+        )
+        bad_everywhere = [node for node in nodes if counts[node] >= max(2, met[node])]
+        if not bad_everywhere:
             break
+        worst = max(bad_everywhere, key=lambda node: counts[node])
         guilty.append(worst)
         remaining = [pair for pair in remaining if worst not in pair]
         tested = [pair for pair in tested if worst not in pair]

@@ -280,6 +280,9 @@ def test_a_submitted_run_is_submitted_again(options: str, contract: str) -> None
     assert whole_command(record) == whole
     assert same_command(record) == f"{whole} --tier=quick --only=GANG"
     assert again_command(record, record.results[0]) == f"{whole} --only HOSTS"
+    to_pytest = f"{command} --baseline=baseline/x -- -k fabric"  # a folder of the package
+    record = record.model_copy(update={"command": to_pytest})
+    assert same_command(record) == f"{whole} --tier=quick --only=GANG --baseline BASELINE"
     typed = record.model_copy(update={"command": "something else"})
     assert same_command(typed) == "something else"
 

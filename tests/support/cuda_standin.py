@@ -28,8 +28,8 @@ class StandInTorch:
             is_available=lambda: gpus > 0,
             device_count=lambda: gpus,
             synchronize=lambda gpu=0: self.waits.append(gpu),
-            get_device_capability=lambda device: capability,
-            get_device_properties=lambda device: board,
+            get_device_capability=([capability] * gpus).__getitem__,
+            get_device_properties=([board] * gpus).__getitem__,
             can_device_access_peer=lambda source, target: source < target,
         )
 

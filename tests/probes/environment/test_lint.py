@@ -247,6 +247,8 @@ def test_nvlink_over_nodes_must_not_be_off() -> None:
         (["NVIDIA RTX 6000 Ada Generation"], "warn"),
         (["NVIDIA RTX PRO 6000 Blackwell Server Edition"], "warn"),
         (["NVIDIA GeForce RTX 4090"], "warn"),
+        (["NVIDIA RTX 4000 SFF Ada Generation"], "warn"),
+        (["Quadro RTX 5000"], "fail"),  # it can have a bridge
         (["NVIDIA L40S", "NVIDIA H200"], "fail"),
     ],
 )

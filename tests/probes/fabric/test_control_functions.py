@@ -92,7 +92,7 @@ def test_a_harmful_variable_of_one_worker_is_caught_there() -> None:
 
 
 @pytest.mark.usefixtures("plain_settings")
-@pytest.mark.parametrize("own", [{}, {"NCCL_P2P_DISABLE": "0"}])
+@pytest.mark.parametrize("own", [{}, {"NCCL_P2P_DISABLE": "0"}, {"NCCL_P2P_DISABLE": "1"}])
 def test_on_boards_without_nvlink_another_variable_is_harmful(
     monkeypatch: pytest.MonkeyPatch, own: dict[str, str]
 ) -> None:

@@ -65,6 +65,7 @@ def test_on_a_large_cluster_each_node_connects_to_some_and_one_that_none_reaches
     assert (pairs, len(tried)) == (tried, 12)
     (found,) = find_unreachable(ReachabilityResult(nodes.names, pairs, {}))
     assert (found.code, found.suspects) == ("FAB-LINK-DOWN", ["n7"])
+    assert "it reaches none of the nodes that it tried by TCP" in found.statement
     (found,) = find_unreachable(ReachabilityResult(nodes.names, pairs[:1], {}))
     assert (found.code, found.suspects) == ("FAB-PAIR-BLOCKED", [*pairs[0]])
 

@@ -287,6 +287,7 @@ def test_where_the_job_chooses_its_gpu_a_worker_may_see_all(seen: int) -> None:
     cluster.torch["id1"] = {"all": seen, "assigned by": "job"}
     result = run_hosts(cluster, **ORDER)
     assert findings(result) == ([("HOST-GPUS", ["n1"])] if seen == 7 else [])
+    assert "Ray hides no GPU from a worker on n1: RAY_EXPERIMENTAL_NOSET" in result.coverage
 
 
 def test_a_sentence_says_why_a_number_is_not_known() -> None:

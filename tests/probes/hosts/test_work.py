@@ -156,7 +156,7 @@ def test_two_workers_of_one_gpu_are_named() -> None:
     gpu_of(cluster).uuid = cluster.gpus[1][0].uuid
     result = run_work(cluster)
     assert not_passed(result)["work_errors n1"] == "FAIL"
-    assert findings(result) == [("HOST-GPU-ERROR", ["n1"])]
+    assert findings(result) == [("HOST-SHARED-GPU", ["n1"])]
     assert statement_of(result) == (
         "GPU 3 (GPU-1-0) on n1: Ray gave the same board to another worker, as GPU 0"
     )

@@ -387,25 +387,24 @@ def test_a_cpu_has_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("assigned", "visible", "count", "index"),
+    ("setting", "assigned", "visible", "seen"),
     [
-        ("5", "5", 1, 0),  # as usual: the worker sees its own GPU alone
-        ("5", "", 8, 5),
-        ("5", "4,5,6,7", 4, 1),  # the raylet itself has four of the host's
-        ("GPU-b", "GPU-a, GPU-b", 2, 1),
-        ("0", "", 0, 0),
+        ("1", "5", None, "5"),
+        ("true", " 1", "0, 1", "1"),  # Ray's name of it is not stripped
+        ("1", f"MIG-{UUID}", "MIG-a,MIG-b", f"MIG-{UUID}"),
+        ("0", "5", "5", "5"),  # Ray has set it
+        ("", "3", "3", "3"),
     ],
 )
 def test_where_ray_hides_no_gpu_a_worker_takes_the_one_that_ray_gave_it(
-    assigned: str, visible: str, count: int, index: int
-) -> None:
+    gpu: StandInTorch, monkeypatch: pytest.MonkeyPatch,
+    setting: str, assigned: str, visible: str | None, seen: str,
+) -> None:  # fmt: skip
     """With verl's or vLLM's setting all GPUs are seen: all workers would compute on the first."""
-    assert devices.find_own_gpu(assigned, visible, count) == index
-
-
-def test_a_gpu_of_ray_that_torch_does_not_see_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="sees 2 GPUs, and none of them is Ray's GPU 7"):
-        devices.find_own_gpu("7", "", 2)
+    monkeypatch.setenv("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", setting)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+    WorkDevice(True, assigned)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
 
 
 def test_a_slice_has_a_uuid_of_its_own(gpu: StandInTorch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,6 +415,7 @@ def test_a_slice_has_a_uuid_of_its_own(gpu: StandInTorch, monkeypatch: pytest.Mo
 
 def test_a_uuid_is_written_as_nvml_writes_it() -> None:
     uuids = [UUID, f"GPU-{UUID}", f"MIG-{UUID}", ""]
+    assert devices.gpu_uuid(SimpleNamespace(uuid="00000000-0000-0000-0000-000000000000")) == ""
     found = [devices.gpu_uuid(SimpleNamespace(uuid=uuid)) for uuid in uuids]
     assert found == [f"GPU-{UUID}", f"GPU-{UUID}", f"MIG-{UUID}", ""]
     assert devices.gpu_uuid(SimpleNamespace()) == ""

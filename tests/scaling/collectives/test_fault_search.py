@@ -425,3 +425,7 @@ def test_a_node_that_met_few_others_is_blamed_by_those_that_it_met() -> None:
     ring = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("a", "e")]
     assert classify([("b", "c"), ("c", "d")], list("abcde"), ring) == (["c"], [])
     assert classify([("b", "c")], list("abcde"), ring) == ([], [("b", "c")])
+    # c has most bad pairs, and a good one; a and b have two of two.
+    met = [("a", "c"), ("b", "c"), ("c", "d"), ("c", "f"), ("a", "e"), ("b", "e")]
+    bad = [("a", "c"), ("b", "c"), ("c", "d"), ("a", "e"), ("b", "e")]
+    assert classify(bad, list("abcdef"), met) == (["a", "b"], [("c", "d")])
