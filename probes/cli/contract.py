@@ -115,9 +115,9 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     if open_ones:
         listed, example = ", ".join(open_ones), f"[{open_ones[0]}]"
         yield "UNPROVEN", f"no limit for {listed}. Add a table for each, such as {example}"
-    speed = loaded.limit("SCALING", "mfu") or loaded.limit("SCALING", "tokens_per_s")
     is_judged = "SCALING.mfu" in judged and loaded.judges("SCALING", "mfu")
-    if is_judged and not speed and (lacks := lacks_speed_limit(terms.gpu_model)):
+    is_open = is_judged and not loaded.limit("SCALING", "mfu")
+    if is_open and (lacks := lacks_speed_limit(terms.gpu_model)):
         yield "UNPROVEN", lacks
     if terms.nodes is None:
         yield "UNPROVEN", "no number of nodes: write `nodes` in [cluster], or run with --nodes"

@@ -134,9 +134,9 @@ class WorkDevice:
 def gpu_uuid(board: Any) -> str:
     """Return the UUID as NVML writes it, from torch's properties; "" where torch has none."""
     text = str(getattr(board, "uuid", ""))
-    if not text.strip("0-"):  # of boards that have none
+    if not text.strip("0-"):  # some drivers write zeros for a board that has none
         return ""
-    return text if not text or text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
+    return text if text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
 
 
 def package_versions(packages: Sequence[str]) -> list[str]:

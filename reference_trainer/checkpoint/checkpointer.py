@@ -355,7 +355,7 @@ def _load_stale_rank(loaded: dict[str, Any], folder: Path, choice: Selection, wo
 
 def count_local(state: Mapping[str, Any]) -> int:
     """Count the elements that this rank holds of a model's tensors."""
-    return sum(getattr(one, "_local_tensor", one).numel() for one in state.values())
+    return sum(one.to_local().numel() for one in state.values())
 
 
 def last_largest(counts: Sequence[int]) -> int:

@@ -373,7 +373,7 @@ def plateau_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     largest = max(row["size"] for row in rows)
     least = -(-largest // 8)
     if largest >= LARGE_SWEEP:
-        least = max(least, min(largest, LEAST_PER_RANK * len(rows[0].get("rank_seconds", ()))))
+        least = max(least, min(largest, LEAST_PER_RANK * len(rows[0]["rank_seconds"])))
     return [row for row in rows if row["size"] >= least]
 
 

@@ -29,15 +29,7 @@ def only(chosen: str) -> list[Any]:
 
 def once(ready: Callable[[], object], seconds: float = 90) -> Callable[[Trial], None]:
     """Waits until it is so, while the suite runs."""
-
-    def wait(trial: Trial) -> None:
-        deadline = time.monotonic() + seconds
-        while not ready():
-            assert time.monotonic() < deadline, trial.log.read_text()
-            assert trial.process.poll() is None, trial.log.read_text()
-            time.sleep(0.02)  # the shortest probe takes a tenth of a second
-
-    return wait
+    return lambda trial: trial.wait_until(ready, seconds)
 
 
 def in_the_middle(lab: Lab, trial: Trial, probe: str) -> None:

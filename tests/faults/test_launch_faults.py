@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -87,7 +86,7 @@ def test_a_cold_start_alone_that_is_broken_is_seen(lab: Lab) -> None:
     asked = ("probes", "-k", "takes_the_fabric or documented_path")
     trial, node = start(lab, "cold", *asked), lab.nodes[3]
     try:
-        wait_for(lambda: "all-reduce sweep" in trial.log.read_text(), "FABRIC's ranks")
+        trial.wait_until(lambda: "all-reduce sweep" in trial.log.read_text())
         node.run("sh", "-c", f"echo 'raise ImportError(\"no libcudart\")' > {BROKEN}")
         node.run("mount", "--bind", BROKEN, TORCH)
         try:
@@ -101,14 +100,6 @@ def test_a_cold_start_alone_that_is_broken_is_seen(lab: Lab) -> None:
     judged(case, record, trial)
     assert "no libcudart" in (trial.folder / "evidence" / "transcript.txt").read_text()
     nothing_left(lab)
-
-
-def wait_for(seen: Callable[[], bool], what: str, seconds: float = 120) -> None:
-    """Wait until something is seen; fail the test where it is not."""
-    deadline = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < deadline, f"{what} not seen in {seconds:.0f} s"
-        time.sleep(0.5)
 
 
 # A job that is stopped.

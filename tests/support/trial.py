@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,14 @@ class Trial:
         """Wait for the run to end and return its record."""
         self.process.wait(timeout=seconds)
         return self.record
+
+    def wait_until(self, ready: Callable[[], object], seconds: float = 90) -> None:
+        """Wait until it is so, while the run goes on."""
+        deadline = time.monotonic() + seconds
+        while not ready():
+            assert time.monotonic() < deadline, self.log.read_text()
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.02)  # between two looks: the shortest probe takes a tenth of a second
 
     @property
     def record(self) -> RunRecord:

@@ -50,8 +50,7 @@ class LocalGang:
 
 def nodes_at(gang: Any, dead: dict[str, str] | None = None) -> FabricNodes:
     """Nodes a, b and so on, each tried at its address in Ray."""
-    names = [f"n{at}" for at in range(len(gang.places))] if len(gang.places) > 3 else list("abc")
-    names = names[: len(gang.places)]
+    names = [*"abc", *(f"n{at}" for at in range(3, len(gang.places)))][: len(gang.places)]
     chosen = FabricPorts({}, dict.fromkeys(names), dead or {})
     return FabricNodes(gang, [*range(len(names))], names, None, {}, chosen)
 

@@ -58,7 +58,8 @@ def test_one_rank_that_has_rows_loads_the_older_checkpoint(monkeypatch, tmp_path
         counts.append(count)
         return [6, 6, 0]
 
-    world, part = SimpleNamespace(rank=rank, group=None, gather=gather), torch.zeros(2, 3)
+    world = SimpleNamespace(rank=rank, group=None, gather=gather)
+    part = SimpleNamespace(to_local=lambda: torch.zeros(2, 3))
     state = {"model": {"a": part}, "optimizer": {}, "other": 1}
     choice = SimpleNamespace(step=8)
     checkpointer._load_stale_rank(state, tmp_path, choice, world)

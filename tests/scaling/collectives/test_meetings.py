@@ -21,6 +21,7 @@ class Wire:
 
     def __init__(self, answers: list[Any], rank: int = 0) -> None:
         self.answers, self.rank, self.log = answers, rank, list[str]()
+        self.peer = PEER - rank
 
     def get_rank(self) -> int:
         return self.rank
@@ -32,13 +33,28 @@ class Wire:
         self.log.append("barrier")
 
     def send(self, tensor: Any, peer: int) -> None:
-        assert peer == PEER
+        assert peer == self.peer
         self.log.append(f"send {tensor.numel()}")
 
     def recv(self, tensor: Any, peer: int) -> None:
-        assert peer == PEER
+        assert peer == self.peer
         tensor.copy_(self.answers.pop(0))
         self.log.append(f"recv {tensor.numel()}")
+
+
+class LateWire(Wire):
+    """The other rank over NCCL: what it sends is on its way until somebody waits for it."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        super().__init__(answers)
+        self.late: list[Any] = []
+
+    def recv(self, tensor: Any, peer: int) -> None:
+        self.late.append((tensor, peer))
+
+    def arrive(self) -> None:
+        while self.late:
+            super().recv(*self.late.pop(0))
 
 
 class Clock:
@@ -109,21 +125,16 @@ def test_a_sender_reads_its_counters_when_the_data_is_there(
     plant: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NCCL's receive returns at once: the data comes later, at the latest when it is used."""
-    wire = Wire([])
-    late: list[tuple[Any, Any]] = []
-    answers = [ONE, ONE, ONE, ONE, ONE * 0]
-    wire.recv = lambda tensor, _: late.append((tensor, answers.pop(0)))  # type: ignore[method-assign]
+    wire, use = LateWire([ONE, ONE, ONE, ONE, ONE * 0]), torch.Tensor.item
     plant(wire, Clock())
-    use = torch.Tensor.item
 
     def wait(tensor: Any) -> Any:
-        while late:
-            target, data = late.pop(0)
-            target.copy_(data)
+        wire.arrive()
         return use(tensor)
 
     monkeypatch.setattr(torch.Tensor, "item", wait)
-    assert node_groups._send(PAYLOAD, PEER, lambda: len(late)) == [0, 0, 0], "nothing is on its way"
+    found = node_groups._send(PAYLOAD, PEER, lambda: len(wire.late))
+    assert found == [0, 0, 0], "nothing is on its way"
 
 
 def test_the_rate_is_the_bytes_by_the_time(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,8 +172,6 @@ def test_both_ends_of_a_pair_are_connected_before_any_try(
 ) -> None:
     """NCCL connects two ranks with their first message, which would count as a part of a try."""
     wire = Wire([ONE], rank)
-    wire.send = lambda tensor, _: wire.log.append("send 1")  # type: ignore[method-assign]
-    wire.recv = lambda tensor, _: wire.log.append("recv 1")  # type: ignore[method-assign]
     plant(wire, Clock())
     node_groups._open_both_ways((0, 1), torch.device("cpu"))
     assert wire.log == log
