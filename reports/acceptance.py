@@ -23,6 +23,7 @@ from reports.record import TIERS, Criterion, Finding, ProbeResult, RunRecord, Se
 from reports.regressions import Regression
 from reports.run_folder.event_log import SUMS
 from reports.run_folder.integrity import EventCheck, Integrity, read_run
+from reports.run_folder.times import known_time
 from reports.sanitize import capitalise, one_line
 
 # By exit code; any other is NOT ACCEPTED.
@@ -32,11 +33,8 @@ MAX_OTHERS = 8  # nodes named in a finding that stands for several
 ENDS_RUN = ("HOST-HEAD", "HOST-NODE-LOST")  # findings that others follow from
 NOT_READ = Integrity()  # of a record that was not read from a run folder
 NOTHING_OWED = "the run does not list the tests of its tier, so nothing shows that all of them ran"
-NO_SUMS = records.RunProblem(
-    kind="rendering",
-    where=SUMS,
-    text="the run ended without writing this file, for example because the disk was full",
-)
+NO_FILE = "the run ended without writing this file, for example because the disk was full"
+NO_SUMS = records.RunProblem(kind="rendering", where=SUMS, text=NO_FILE)
 NO_CONTRACT = (
     "no contract was agreed, so nothing can be accepted. Write a contract with what was ordered "
     "(seatrial contract new --from {run}), and run seatrial again with this contract"
@@ -276,21 +274,21 @@ def _decision_word(record: RunRecord, exit_code: int) -> str:
     return WORDS.get(exit_code, "NOT ACCEPTED") + (f" ({', '.join(marks)})" if marks else "")
 
 
+def is_consistent(result: ProbeResult) -> bool:
+    """Return whether nothing contradicts a finished result; only limits may be missing."""
+    judged = [m for m in result.measurements if m.judged]
+    found = bool(result.controls) and all(one.verdict.accepted for one in result.controls)
+    return result.state == "finished" and found and bool(judged) and all(map(_may_meet, judged))
+
+
+def _may_meet(m: Measurement) -> bool:
+    """Return whether a value meets its limit, or has none."""
+    return m.value is not None if m.limit is None else m.severity <= Verdict.MARGINAL.rank
+
+
 def _is_consistent(row: ReportRow) -> bool:
     """Return whether no result contradicts the criterion; only limits may be missing."""
-    return bool(row.results) and all(
-        result.state == "finished"
-        and result.verdict is not Verdict.FAIL
-        and bool(result.controls)
-        and all(control.verdict.accepted for control in result.controls)
-        and any(m.judged for m in result.measurements)
-        and all(
-            m.value is not None if m.limit is None else m.severity <= Verdict.MARGINAL.rank
-            for m in result.measurements
-            if m.judged
-        )
-        for result in row.results
-    )
+    return bool(row.results) and all(map(is_consistent, row.results))
 
 
 def _lacks_a_limit(row: ReportRow) -> bool:
@@ -364,11 +362,9 @@ def _report_row(
     regressions = [one for one in record.regressions if one.criterion == criterion.id]
     worse = next((one.sentence for one in regressions if one.verdict is verdict), "")
     problem = _row_problem(criterion, results, verdict)
-    is_other = (
-        not results
-        or bool(worse and not problem)
-        or (verdict is Verdict.UNPROVEN and bool(problem) and _has_other_reason(key, results))
-    )
+    is_unproven = verdict is Verdict.UNPROVEN and bool(problem)
+    is_other = not results or bool(worse and not problem)
+    is_other = is_other or (is_unproven and _has_other_reason(key, results))
     problem = problem or worse
     sentence = problem if is_other else headline_sentence(criterion, key, record.cluster)
     if reason and (_only_informs(criterion, results, verdict) or not any_ran(results)):
@@ -376,6 +372,7 @@ def _report_row(
     elif results and not any_ran(results):
         is_other, sentence = True, "not tested"
         sentence += f": {results[0].error}" * (results[0].error != record.partial)
+    owed = [one for one in record.owed if one.criterion == criterion.id]
     return ReportRow(
         criterion=criterion,
         verdict=verdict,
@@ -385,9 +382,7 @@ def _report_row(
         claim_end="" if is_other else claim_end(criterion, key, verdict),
         problem=problem,
         label="; ".join(notes if criterion.required else [why, *notes]),
-        uncontrolled=records.uncontrolled_measures(
-            results, [one for one in record.owed if one.criterion == criterion.id]
-        ),
+        uncontrolled=records.uncontrolled_measures(results, owed),
         regressions=regressions,
     )
 
@@ -416,8 +411,8 @@ def _row_problem(criterion: Criterion, results: list[ProbeResult], verdict: Verd
     matching = [result for result in results if result.verdict is verdict]
     if not matching or verdict is Verdict.PASS:
         return ""
-    missing = sum(result.state == records.NOT_RUN for result in results)
-    if matching[0].state == records.NOT_RUN and missing < len(results):
+    if matching[0].state == records.NOT_RUN and any_ran(results):
+        missing = sum(result.state == records.NOT_RUN for result in results)
         return f"{missing} of {len(results)} tests did not run"
     return summary_sentence(matching[0], criterion)
 
@@ -459,10 +454,8 @@ def _run_day(record: RunRecord) -> date:
 
     Without a valid date it is date.max, which is after the end of every waiver.
     """
-    try:
-        return date.fromisoformat(record.started[:10])
-    except ValueError:
-        return date.max
+    started = known_time(record.started)
+    return started.date() if started else date.max
 
 
 def key_measurement(

@@ -78,13 +78,9 @@ def check_renderings(run: Path, summary: AcceptanceSummary) -> tuple[list[str], 
     if record.baseline:
         del texts["report.html"]
     wrong = [name for name, text in texts.items() if read_content(run / name) != text.encode()]
+    other = "report.html (it also shows the baseline run, whose events are elsewhere)"
     problems = [f"{name} does not match events.jsonl" for name in wrong]
-    return (
-        problems,
-        "report.html (it also shows the baseline run, whose events are elsewhere)"
-        if record.baseline
-        else "",
-    )
+    return problems, other if record.baseline else ""
 
 
 def read_content(path: Path) -> bytes:

@@ -92,11 +92,8 @@ class FilledFinding:
 def fill(finding: Finding, cluster: Facts) -> FilledFinding:
     """Fill in the names of a finding, else what the record's facts of the cluster hold."""
     names = _Names(finding, cluster)
-    return FilledFinding(
-        order=names.text(finding.order),
-        steps=[names.step(step) for step in finding.steps],
-        mended=names.text(finding.mended),
-    )
+    steps = [names.step(step) for step in finding.steps]
+    return FilledFinding(names.text(finding.order), steps, names.text(finding.mended))
 
 
 PLAIN_FOLDER = re.compile(r"[A-Za-z0-9._/+-]{1,100}")

@@ -374,33 +374,26 @@ def complete_results(
     already shows that nothing is proven.
     """
     by_probe = {entry.probe: entry for entry in owed}
-    complete = [
-        _with_missing(result, by_probe[result.probe])
-        if result.probe in by_probe and result.state == "finished"
-        else result
-        for result in results
-    ]
-    ran = {result.probe for result in results}
+    complete = [_with_missing(result, by_probe.get(result.probe)) for result in results]
+    have = {result.probe for result in results}
     return complete + [
-        ProbeResult(probe=id, criterion=entry.criterion, state=NOT_RUN, error=why_not_run)
-        for id, entry in by_probe.items()
-        if id not in ran
+        ProbeResult(probe=probe, criterion=one.criterion, state=NOT_RUN, error=why_not_run)
+        for probe, one in by_probe.items()
+        if probe not in have
     ]
 
 
-def _with_missing(result: ProbeResult, owed: OwedProbe) -> ProbeResult:
+def _with_missing(result: ProbeResult, owed: OwedProbe | None) -> ProbeResult:
     """Return a result, plus an entry for each owed measure and control that it lacks."""
+    if owed is None or result.state != "finished":
+        return result
     judged = {m.name for m in result.measurements if m.judged}
     run = {control.name for control in result.controls}
     no_values = [Measurement(name=n, note=NEVER_WRITTEN) for n in owed.measures if n not in judged]
     fault = "{} (the test ended before this fault was planted)"
     absent = [Control(name=n, fault=fault.format(n)) for n in owed.controls if n not in run]
-    return result.model_copy(
-        update={
-            "measurements": result.measurements + no_values,
-            "controls": result.controls + absent,
-        }
-    )
+    new = {"measurements": result.measurements + no_values, "controls": result.controls + absent}
+    return result.model_copy(update=new)
 
 
 NOT_SHOWN = "no planted fault of this run made it fail"
@@ -418,7 +411,6 @@ def uncontrolled_measures(
         return []
     shown = {name for control in controls for name in control.proves}
     reasons = {name: why for probe in owed for name, why in probe.uncontrolled.items()}
-    judged = dict.fromkeys(
-        (m.name, m.title) for result in results for m in result.measurements if m.judged
-    )
+    every = [m for result in results for m in result.measurements if m.judged]
+    judged = dict.fromkeys((m.name, m.title) for m in every)
     return [(title, reasons.get(name, NOT_SHOWN)) for name, title in judged if name not in shown]

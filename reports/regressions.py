@@ -89,13 +89,8 @@ def find_regressions(
     for name, tolerance in tolerances.items():
         criterion, _, measure = name.partition(".")
         before = [one for one in values if (one.criterion, one.measure) == (criterion, measure)]
-        now = [
-            (result.probe, one)
-            for result in results
-            if result.criterion == criterion
-            for one in result.measurements
-            if one.name == measure
-        ]
+        of = [result for result in results if result.criterion == criterion]
+        now = [(result.probe, m) for result in of for m in result.measurements if m.name == measure]
         title = Measurement(name=measure).title
         if problem or not before or not now:
             why = problem or f"{'this run' if before else f'run {baseline}'} did not measure it"
@@ -118,10 +113,8 @@ def _judge(
     """Yield verdict and sentence for each value that is worse, or cannot be compared."""
     direction = next((d for _, one in now if (d := _direction(one))), 0)
     if not direction:
-        yield (
-            Verdict.UNPROVEN,
-            f"{title} cannot be compared: its limit does not show if more or less is better",
-        )
+        why = "its limit does not show if more or less is better"
+        yield Verdict.UNPROVEN, f"{title} cannot be compared: {why}"
         return
     old = _worst_by_key(((one.probe, one) for one in before), direction)
     new = _worst_by_key(now, direction)

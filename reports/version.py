@@ -44,10 +44,15 @@ def version_line() -> str:
 
 def own_version() -> str:
     """Return the version of this seatrial; `unknown` if it is not installed."""
+    return version_of("seatrial", "unknown")
+
+
+def version_of(package: str, absent: str) -> str:
+    """Return the version of an installed package; `absent` for one that is not."""
     try:
-        return metadata.version("seatrial")
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "unknown"
+        return absent
 
 
 def find_commit() -> str:
@@ -103,15 +108,8 @@ def _hash_sources() -> str:
 
 def _list_libraries() -> str:
     """List library and Python versions; another version may render a record differently."""
-    found = [f"{name} {_version_of(name)}" for name in RENDERERS]
+    found = [f"{name} {version_of(name, 'none')}" for name in RENDERERS]
     return ", ".join([*found, f"python {sys.version_info.major}.{sys.version_info.minor}"])
-
-
-def _version_of(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "none"
 
 
 def same_version(versions: dict[str, str]) -> bool:

@@ -176,11 +176,10 @@ def draw_efficiency(series: dict[str, Any]) -> Figure:
     sentence = _make_sentence(rungs, limit, basis) + _prediction_text(predicted)
     svg = _draw_curves(sentence, rungs, strong, predicted, limit)
     header, rows = _make_table(rungs, strong, tokens, basis)
-    rows += [
-        [f"{number(n)}, predicted", percent(share), f"band {_range_text(low, high)}"]
-        + ["-"] * (len(header) - 3)
-        for n, share, low, high, *_ in predicted
-    ]
+    for n, share, low, high, *_ in predicted:
+        band = f"band {_range_text(low, high)}"
+        row = [f"{number(n)}, predicted", percent(share), band]
+        rows.append(row + ["-"] * (len(header) - len(row)))
     return Figure(TITLE, sentence, svg, header, rows)
 
 

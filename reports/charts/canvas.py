@@ -97,9 +97,8 @@ THEME = SimpleNamespace(
     ink="#1b1f24", soft="#57606a", rule="#d5dbe1", passed="#146c2e", fail="#b3170d",
     marginal="#855300", unproven="#5a3fc0", link="#0a58a8",
 )  # fmt: skip
-VARIABLES = {
-    color: f"var(--{name.replace('passed', 'pass')},{color})" for name, color in vars(THEME).items()
-}
+NAMES = {color: name.replace("passed", "pass") for name, color in vars(THEME).items()}
+VARIABLES = {color: f"var(--{name},{color})" for color, name in NAMES.items()}
 WIDTH = 448  # units; a chart is at most 560 px wide, so a unit is then 1.25 px
 FONT_SIZE = 12  # units: 15 px at 560 px, 9.7 px on a phone
 SMALL_SIZE = 9.5  # units, where names are dense: 11.9 px at 560 px

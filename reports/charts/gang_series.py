@@ -123,18 +123,14 @@ def _read_partial(values: Any) -> PartialAllocation:
     start, end, job, held, need = values
     if _require_number(end) < _require_number(start):
         raise ValueError("an allocation ends before it begins")
-    return PartialAllocation(
-        float(start), float(end), read_text(job), read_count(held), read_count(need)
-    )
+    counts = (read_count(held), read_count(need))
+    return PartialAllocation(float(start), float(end), read_text(job), *counts)
 
 
 def _read_sample(sample: dict[str, Any]) -> dict[Holder, float]:
     """Read one sample: {(job, node): amount held, (job, None): amount missing}, without zeros."""
-    amounts: dict[Holder, float] = {
-        (job, node): read_count(held)
-        for node, jobs in sample["nodes"].items()
-        for job, held in jobs.items()
-    }
+    held = [(job, node, n) for node, jobs in sample["nodes"].items() for job, n in jobs.items()]
+    amounts: dict[Holder, float] = {(job, node): read_count(n) for job, node, n in held}
     amounts |= {(job, None): read_count(n) for job, n in (sample.get("waits") or {}).items()}
     return {key: amount for key, amount in amounts.items() if amount}
 
@@ -206,11 +202,10 @@ def _job(name: str) -> str:
 
 def _partial_gangs_text(parts: list[PartialAllocation], units: str) -> str:
     """Describe the first two partial gangs and count the others."""
-    texts = [
-        f"{_job(part.job)} held {part.held_text} {units} from {brief_number(part.start)} to "
-        f"{brief_number(part.end)} s"
-        for part in parts[:2]
-    ]
+    texts = []
+    for part in parts[:2]:
+        start, end = brief_number(part.start), brief_number(part.end)
+        texts.append(f"{_job(part.job)} held {part.held_text} {units} from {start} to {end} s")
     more = len(parts) - len(texts)
     return "; ".join(texts) + (f"; and {more} more time{'s' * (more != 1)}" if more else "")
 
@@ -245,12 +240,9 @@ def table_rows(panels: list[Panel], left_out: int) -> list[list[str]]:
             lines.append((span.start - span.end, i, span.start, row))
     kept = sorted(lines)[: MAX_ROWS - 2]
     rows = [row for _, _, _, row in sorted(kept, key=lambda item: item[1:3])]
+    end = ["not shown; record.json has all", "", "", ""]
     missing = [(len(lines) - len(kept), "more"), (left_out, "more marks")]
-    return rows + [
-        [f"{count} {what}", "not shown; record.json has all", "", "", ""]
-        for count, what in missing
-        if count
-    ]
+    return rows + [[f"{count} {what}", *end] for count, what in missing if count]
 
 
 def natural_key(job: str) -> str:
@@ -453,11 +445,11 @@ def _draw_label(
     """Write a label in a bar, where no line crosses it and no other bar is; or nothing."""
     edges = [*lines, *(x for pair in taken for x in pair)]
     xs = [ends[0], *sorted(x for x in edges if ends[0] < x < ends[1]), ends[1]]
-    free = [
-        (left, right)
-        for left, right in pairwise(xs)
-        if not any(start <= left and right <= end for start, end in taken)
-    ]
+
+    def is_free(span: Ends) -> bool:
+        return not any(start <= span[0] and span[1] <= end for start, end in taken)
+
+    free = filter(is_free, pairwise(xs))
     left, right = max(free, key=lambda span: span[1] - span[0], default=(0, 0))
     if right - left > canvas.text_width(label) + 4:
         chart.text((left + right) / 2, y, label, "center", ink)

@@ -19,6 +19,9 @@ from reports.sanitize import clean, label_value
 
 Labels = dict[str, str]
 Item = TypeVar("Item")
+ACCEPTED = "1 if the exit code is 0, otherwise 0. A rehearsal does not accept a cluster."
+FINISHED = "Time at which the run ended; missing if it did not."
+MEASURED = "Measured numbers, in the unit that the label `unit` names."
 EXIT_CODES = (
     "Exit code: 0 accepted, 1 failed, 2 interrupted, 3 error outside the tests, 4 unusable or "
     "changed, 20 unproven."
@@ -32,14 +35,11 @@ def prometheus(summary: AcceptanceSummary) -> str:
     values = list(_distinct(_measurements(summary, cluster)))
     lows = ((labels, m.limit.low) for labels, m in values if m.judged and m.limit)
     highs = ((labels, m.limit.high) for labels, m in values if m.judged and m.limit)
+    numbers = ((labels, _number(m)) for labels, m in values)
     lines = [
         *_run_lines(summary, cluster),
         *_metric("seatrial_verdict", "Verdict: 0 PASS, 1 MARGINAL, 2 UNPROVEN, 3 FAIL.", verdicts),
-        *_metric(
-            "seatrial_measurement",
-            "Measured numbers, in the unit that the label `unit` names.",
-            ((labels, _number(m)) for labels, m in values),
-        ),
+        *_metric("seatrial_measurement", MEASURED, numbers),
         *_metric("seatrial_limit_low", "Minimum value that passes.", lows),
         *_metric("seatrial_limit_high", "Maximum value that passes.", highs),
         "# EOF",
@@ -52,21 +52,13 @@ def _run_lines(summary: AcceptanceSummary, cluster: Labels) -> Iterator[str]:
     record, finished = summary.record, known_time(summary.record.finished)
     kind = {"rehearsal": _word(record.rehearsal), "partial": _word(record.partial)}
     run = {"run": record.id, "contract": record.contract.name, "tier": record.tier}
-    accepted = 1 if summary.exit_code == 0 else 0
-    yield from _metric(
-        "seatrial_run_info", "Labels identify the run.", [({**cluster, **run, **kind}, 1)]
-    )
-    yield from _metric(
-        "seatrial_run_accepted",
-        "1 if the exit code is 0, otherwise 0. A rehearsal does not accept a cluster.",
-        [({**cluster, **kind}, accepted)],
-    )
-    yield from _metric("seatrial_exit_code", EXIT_CODES, [({**cluster, **kind}, summary.exit_code)])
-    yield from _metric(
-        "seatrial_run_finished_timestamp_seconds",
-        "Time at which the run ended; missing if it did not.",
-        [({**cluster, **kind}, finished.timestamp() if finished else None)],
-    )
+    labels, ended = {**cluster, **kind}, finished.timestamp() if finished else None
+    info = [({**cluster, **run, **kind}, 1)]
+    yield from _metric("seatrial_run_info", "Labels identify the run.", info)
+    accepted = [(labels, int(summary.exit_code == 0))]
+    yield from _metric("seatrial_run_accepted", ACCEPTED, accepted)
+    yield from _metric("seatrial_exit_code", EXIT_CODES, [(labels, summary.exit_code)])
+    yield from _metric("seatrial_run_finished_timestamp_seconds", FINISHED, [(labels, ended)])
 
 
 def _word(reason: object) -> str:

@@ -69,11 +69,10 @@ class Comparison:
         """Sentences on the last run by kind; kinds without any change are left out."""
         first, last = self.tables[0], self.tables[-1]
         pairs = list(zip(last.kind, first.index, table_rows(first), table_rows(last), strict=True))
-        found = {
-            kind: [_sentence(key, old, new) for one, key, old, new in pairs if one == kind]
-            for kind in KINDS
-            if kind != NEW
-        }
+        found: dict[str, list[str]] = {kind: [] for kind in KINDS}
+        for kind, key, old, new in pairs:
+            if kind not in (NEW, SAME):
+                found[kind].append(_sentence(key, old, new))
         return {kind: sentences for kind, sentences in found.items() if sentences}
 
     @property
@@ -227,13 +226,12 @@ def measure_labels(table: DataFrame) -> list[str]:
     """
     named = table[["criterion", "measure", "subject"]]
     ambiguous = named.duplicated(keep=False)
+    rows = zip(table.measure, table.subject, table.probe, ambiguous, strict=True)
     return [
         title_of(measure)
         + (f" on {subject}" if subject not in ("", "cluster") else "")
         + (f" ({probe_words(probe)})" if shared else "")
-        for measure, subject, probe, shared in zip(
-            table.measure, table.subject, table.probe, ambiguous, strict=True
-        )
+        for measure, subject, probe, shared in rows
     ]
 
 
@@ -390,9 +388,8 @@ def comparison_csv(comparison: Comparison) -> str:
     """Write one row per measure; each run has columns that begin with its letter and id."""
     wide = comparison.tables[0].index.to_frame(index=False)
     units = [table.unit for table in comparison.tables]
-    wide["unit"] = [
-        next((one for one in row if isinstance(one, str)), "") for row in zip(*units, strict=True)
-    ]
+    known = [[one for one in row if isinstance(one, str)] for row in zip(*units, strict=True)]
+    wide["unit"] = [row[0] if row else "" for row in known]
     letters = run_letters(len(comparison.tables))
     for index, (letter, table) in enumerate(zip(letters, comparison.tables, strict=True)):
         about = f"{letter} {comparison.summaries[index].record.id}"

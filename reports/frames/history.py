@@ -294,12 +294,9 @@ class Baseline:
         if self.summary is None:
             return {"baseline_problem": self.problem} if self.problem else {}
         record = self.summary.record
-        values = values_of(record.results, tolerances)
-        return {
-            "baseline": record.id,
-            "baseline_problem": self.problem,
-            "baseline_values": [one.model_dump(mode="json") for one in values],
-        }
+        values = [one.model_dump(mode="json") for one in values_of(record.results, tolerances)]
+        about = {"baseline": record.id, "baseline_problem": self.problem}
+        return {**about, "baseline_values": values}
 
 
 def is_run(path: Path) -> bool:
@@ -315,12 +312,10 @@ def choose_baseline(path: Path, now: RunRecord) -> Baseline:
     if is_run(path):
         summary = load_summary(path)
         return Baseline(summary, why_unsound(summary, now))
-    found = filter(None, (read_found(run).summary for run in find_runs(path)))
-    same = [
-        one
-        for one in sorted(found, key=lambda one: one.record.started, reverse=True)
-        if one.record.cluster_name == now.cluster_name and one.record.id != now.id
-    ]
+    found = [one for run in find_runs(path) if (one := read_found(run).summary)]
+    same = [one for one in found if one.record.cluster_name == now.cluster_name]
+    same = [one for one in same if one.record.id != now.id]
+    same.sort(key=lambda one: one.record.started, reverse=True)
     if sound := next((one for one in same if not why_unsound(one, now)), None):
         return Baseline(sound)
     if not same:

@@ -47,9 +47,8 @@ def measurement_frame(
     is true if the limit was not agreed. `verdict` is missing if `judged` is false. `where` names
     the nodes that the subject names, with commas. `started` is in UTC, NaT if it is no time.
     """
-    named = re.compile(
-        "|".join(rf"(?<![\w.-]){re.escape(name)}(?![\w-])" for name in sorted(nodes, reverse=True))
-    )
+    patterns = [rf"(?<![\w.-]){re.escape(name)}(?![\w-])" for name in sorted(nodes, reverse=True)]
+    named = re.compile("|".join(patterns))
     return typed_frame([{**run, **_row(*row, named)} for row in rows], COLUMNS)
 
 
@@ -88,9 +87,8 @@ def typed_frame(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> Data
     def column(name: str, dtype: str) -> Any:
         values = [row.get(name) for row in rows]
         if dtype == TIME:
-            times = pd.to_datetime(
-                pd.Series(values, dtype=object), utc=True, errors="coerce", format="ISO8601"
-            )
+            texts = pd.Series(values, dtype=object)
+            times = pd.to_datetime(texts, utc=True, errors="coerce", format="ISO8601")
             return times.astype(TIME)
         if dtype == VERDICT:
             return pd.Categorical(values, [verdict.value for verdict in Verdict], ordered=True)

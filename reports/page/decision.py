@@ -7,15 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
-from reports.acceptance import (
-    AcceptanceSummary,
-    any_ran,
-    tested_size,
-    whole_run_text,
-    whole_run_time,
-    why_no_contract,
-    why_partial,
-)
+from reports import acceptance
+from reports.acceptance import AcceptanceSummary, any_ran
 from reports.measurement import Verdict
 from reports.numbers import quantity
 from reports.orders import CONTRACT, VALUE, run_argument, same_command, whole_command
@@ -105,12 +98,9 @@ def _decision_reason(summary: AcceptanceSummary) -> str:
 def _sizes_tested(summary: AcceptanceSummary) -> list[str]:
     """Say which criteria were measured on a part of the GPUs only."""
     cluster = summary.record.cluster
-    sizes = {row.criterion.id: tested_size(row.key, cluster) for row in summary.rows}
-    return [
-        f"{one_line(id)} was measured on {size[0]} of {size[1]} {size[2]}"
-        for id, size in sizes.items()
-        if size and size[0] < size[1]
-    ]
+    sizes = {row.criterion.id: acceptance.tested_size(row.key, cluster) for row in summary.rows}
+    parts = {one_line(id): size for id, size in sizes.items() if size and size[0] < size[1]}
+    return [f"{id} was measured on {n} of {total} {unit}" for id, (n, total, unit) in parts.items()]
 
 
 def _criteria_with(summary: AcceptanceSummary, verdict: Verdict) -> list[str]:
@@ -165,14 +155,14 @@ def choose_next_step(
             "count to what was ordered, and let the other party agree. Then run with this contract:"
         )
         steps = Action("Draft a contract from this run:", draft), Action(correct, judged)
-        return NextStep(steps, why_no_contract(record))
+        return NextStep(steps, acceptance.why_no_contract(record))
     if open_blocks:
         several, is_bad = open_blocks > 1, summary.findings or summary.decision is Verdict.FAIL
         what = f"the {open_blocks} problems below" if several else "the problem below"
         mend = "Fix" if summary.findings else "Find the cause of"
         fix = f"{mend} {what}, and test again" if several or is_bad else "Do the step below"
         text = f"{fix}. Then do a complete run: only a complete run can be accepted."
-        took = f" ({time})" if (time := whole_run_time(record)) else ""
+        took = f" ({time})" if (time := acceptance.whole_run_time(record)) else ""
         return NextStep((Action(text),), last=(Action(f"Complete run{took}:", whole),))
     if summary.shown_verdict.accepted and record.rehearsal:
         text = (
@@ -185,7 +175,7 @@ def choose_next_step(
     if record.state != "finished":
         return _one("The run was stopped before its end. Run it again:", command)
     if record.partial:
-        return _one(f"{whole_run_text(record)}:", whole, why_partial(record))
+        return _one(f"{acceptance.whole_run_text(record)}:", whole, acceptance.why_partial(record))
     if untested:
         return _one("Run the missing tests. They are listed below, under Not tested.")
     again = Action("Run the suite again:", command)
@@ -216,11 +206,9 @@ def _choose_signature(summary: AcceptanceSummary, run: str, of: str) -> tuple[Ac
     sign = f"seatrial sign {run} --as customer --key KEY --decision"
     if not (why := _decision_reason(summary)):
         return (Action(f"{text}:", f"{sign} accepted"),)
-    return (
-        Action(f"{text}. To accept the run:", f"{sign} accepted"),
-        Action(
-            f"To accept the run with a condition, because {why} (TEXT: the condition, such as a "
-            "second test within 30 days):",
-            f"{sign} conditions --condition TEXT",
-        ),
+    conditional = (
+        f"To accept the run with a condition, because {why} (TEXT: the condition, such as a "
+        "second test within 30 days):"
     )
+    plain = Action(f"{text}. To accept the run:", f"{sign} accepted")
+    return plain, Action(conditional, f"{sign} conditions --condition TEXT")

@@ -13,19 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reports import orders
 from reports.acceptance import AcceptanceSummary, summary_sentence
 from reports.charts import Figure, draw_figures
 from reports.frames.compare import compare
 from reports.measurement import Measurement, Verdict
 from reports.numbers import number, quantity
-from reports.orders import (
-    MAX_LISTED,
-    again_command,
-    baseline_argument,
-    fill,
-    node_suspects,
-    run_argument,
-)
 from reports.page import decision, sections
 from reports.record import NOT_RUN, Control, Finding, ProbeResult, RunRecord, Severity
 from reports.redact import redact_text
@@ -102,11 +95,10 @@ def render(
     """
     record, reader = summary.record, sections.EvidenceReader(run, evidence_at)
     unexplained, untested = _unexplained_results(summary), _untested_items(summary)
+    open_blocks = len(summary.findings) + len(unexplained) + len(record.regressions)
+    is_shared, is_untested = run is None, bool(untested)
     step = decision.choose_next_step(
-        summary,
-        open_blocks=len(summary.findings) + len(unexplained) + len(record.regressions),
-        is_shared=run is None,
-        untested=bool(untested),
+        summary, open_blocks=open_blocks, is_shared=is_shared, untested=is_untested
     )
     criteria = {row.criterion.id: row.criterion for row in summary.rows}
     failed = [row.criterion.id for row in summary.worst_first if row.verdict is Verdict.FAIL]
@@ -132,8 +124,8 @@ def render(
         unproven=_unproven_criteria(summary, untested),
         anchors=sections.section_anchors(summary.rows),
         caught_controls=sections.count_controls(record.results),
-        again=lambda shown: again_command(record, shown),
-        fill_in=lambda finding: fill(finding, record.cluster),
+        again=lambda shown: orders.again_command(record, shown),
+        fill_in=lambda finding: orders.fill(finding, record.cluster),
         blast_of=lambda finding: sections.blast_text(finding, summary),
         gpus_of=lambda finding: sections.count_suspect_gpus(finding, record),
         problem_of=lambda result: summary_sentence(result, criteria[result.criterion]),
@@ -164,8 +156,8 @@ def _view_decision(
         unexplained=unexplained[: most - len(first)],
         more=max(0, len(summary.findings) + len(unexplained) - most),
         step=step,
-        run=run_argument(summary.record),
-        baseline=baseline_argument(summary.record),
+        run=orders.run_argument(summary.record),
+        baseline=orders.baseline_argument(summary.record),
         paste=acceptance_table(summary, decision_first=True),
     )
 
@@ -206,7 +198,7 @@ def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
         "effect": EFFECT.__getitem__,
         "limit": sections.limit_text,
         "others": sections.others_text,
-        "nodes": lambda suspects: node_suspects(suspects)[:MAX_LISTED],
+        "nodes": lambda suspects: orders.node_suspects(suspects)[: orders.MAX_LISTED],
         "controls": sections.count_controls,
         "first_sentence": lambda text: SENTENCE_END.split(text, maxsplit=1)[0],
         # Only for SVG that reports.charts.canvas wrote, and for the page's script: neither contains
@@ -266,15 +258,11 @@ def _span_text(duration: float) -> str:
 
 def _series_of(result: ProbeResult, baseline: AcceptanceSummary | None) -> dict[str, Any]:
     """Return the result's series; that of bus bandwidth holds the baseline's sweep as well."""
-    now = result.series.get("busbw")
-    earlier = [
-        one.series["busbw"]
-        for one in (baseline.record.results if baseline else [])
-        if one.probe == result.probe and "busbw" in one.series
-    ]
-    if not earlier or not isinstance(now, dict):
+    now, results = result.series.get("busbw"), baseline.record.results if baseline else []
+    same = [one.series for one in results if one.probe == result.probe and "busbw" in one.series]
+    if not same or not isinstance(now, dict):
         return result.series
-    return {**result.series, "busbw": {**now, "baseline": earlier[-1]}}
+    return {**result.series, "busbw": {**now, "baseline": same[-1]["busbw"]}}
 
 
 def _printed_figures(summary: AcceptanceSummary) -> list[Figure]:
@@ -326,11 +314,8 @@ def _unexplained_results(summary: AcceptanceSummary) -> list[ProbeResult]:
 def _untested_items(summary: AcceptanceSummary) -> list[tuple[str, str]]:
     """List (criterion, reason) for everything that this run does not show."""
     record, rows = summary.record, summary.rows
-    items = [
-        (row.criterion.id, f"not provable here: {row.criterion.not_provable}")
-        for row in rows
-        if row.criterion.not_provable
-    ]
+    unprovable = [row.criterion for row in rows if row.criterion.not_provable]
+    items = [(one.id, f"not provable here: {one.not_provable}") for one in unprovable]
     items += [(row.criterion.id, "no test ran") for row in rows if not row.results]
     informing = {row.criterion.id for row in rows if row.is_only_information}
     for row in rows:
@@ -352,9 +337,6 @@ def _untested_items(summary: AcceptanceSummary) -> list[tuple[str, str]]:
 def _unproven_criteria(summary: AcceptanceSummary, untested: list[tuple[str, str]]) -> list[str]:
     """List the criteria that are unproven, or were not tested in every part; none that failed."""
     named = {criterion for criterion, _ in untested}
-    return [
-        row.criterion.id
-        for row in summary.worst_first
-        if row.verdict is not Verdict.FAIL
-        and (row.criterion.id in named or row.verdict is Verdict.UNPROVEN)
-    ]
+    others = [row for row in summary.worst_first if row.verdict is not Verdict.FAIL]
+    ids = [(row.criterion.id, row.verdict is Verdict.UNPROVEN) for row in others]
+    return [id for id, is_unproven in ids if is_unproven or id in named]

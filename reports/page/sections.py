@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from reports.acceptance import (
-    AcceptanceSummary,
-    ReportRow,
-    gpus_per_node,
-)
+from reports import record as records
+from reports.acceptance import AcceptanceSummary, ReportRow, gpus_per_node, is_consistent
 from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import quantity
 from reports.record import NOT_RUN, Control, Evidence, Finding, ProbeResult, RunRecord, Severity
@@ -118,9 +115,8 @@ def blast_text(finding: Finding, summary: AcceptanceSummary) -> str:
     held: dict[str, list[str]] = {}
     for row in summary.rows:
         found = (other for result in row.results for other in result.findings)
-        if row.verdict.accepted or not any(
-            other == finding or suspects & set(other.suspects) for other in found
-        ):
+        is_held = any(other == finding or suspects & set(other.suspects) for other in found)
+        if row.verdict.accepted or not is_held:
             continue
         word = "Failed" if row.verdict is Verdict.FAIL else "Not proven"
         held.setdefault(word, []).append(row.criterion.id)
@@ -176,11 +172,8 @@ def _no_cause(result: ProbeResult) -> str:
 
 def only_lacks_limits(result: ProbeResult) -> bool:
     """Return whether a result is unproven because the contract has no limit, and only so."""
-    without = [m for m in result.measurements if m.judged and m.limit is None]
     problems = [m for m in result.measurements if m.severity]
-    found = bool(result.controls) and all(one.verdict.accepted for one in result.controls)
-    sound = result.state == "finished" and found and bool(without)
-    return sound and all(m.limit is None and m.value is not None for m in problems)
+    return bool(problems) and is_consistent(result) and all(m.limit is None for m in problems)
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -339,10 +332,9 @@ def cluster_size(cluster: Mapping[str, Any]) -> str:
 
 
 def _node_facts(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    nodes = cluster.get("nodes")
-    if not isinstance(nodes, list) or not all(isinstance(node, Mapping) for node in nodes):
-        return []
-    return nodes
+    """List the facts of the nodes; none where one has another form: all are then one fact."""
+    nodes = records.node_facts(cluster)
+    return nodes if nodes == cluster.get("nodes") else []
 
 
 MAX_NAMES = 3  # measures named in a cell; the criterion's section has all

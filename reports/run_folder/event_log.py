@@ -83,9 +83,8 @@ def _walk(folder: Path, prefix: str) -> Iterator[str]:
             yield prefix + entry.name
         else:
             kind = "a link" if entry.is_symlink() else "a pipe, a socket or a device"
-            raise UnreadableRun(
-                f"{entry.path}: expected only files and folders in a run folder, found {kind}"
-            )
+            expected = "only files and folders in a run folder"
+            raise UnreadableRun(f"{entry.path}: expected {expected}, found {kind}")
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -102,12 +102,9 @@ def _require_schema(run: dict[str, Any]) -> None:
     wrote = run.get("schema_version", "unknown")
     if wrote == SCHEMA:
         return
-    suite = run.get("versions", {})
-    name = (
-        suite.get("seatrial", "(unknown version)")
-        if isinstance(suite, dict)
-        else "(unknown version)"
-    )
+    suite, name = run.get("versions"), "(unknown version)"
+    if isinstance(suite, dict):
+        name = suite.get("seatrial", name)
     raise UnreadableRun(
         f"the run has schema {wrote!s:.20}, written by seatrial {name!s:.20}. This version reads "
         f"only {SCHEMA}: use the version that wrote the run (`pip install .` in its checkout)"
@@ -156,11 +153,8 @@ def _events(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for result in record["results"]:
         rest = dict(result)
         about = {"probe": rest.pop("probe", "")}
-        yield {
-            "event": "probe_started",
-            **about,
-            "data": {k: rest.pop(k) for k in RUN_KEYS & rest.keys()},
-        }
+        known = {key: rest.pop(key) for key in RUN_KEYS & rest.keys()}
+        yield {"event": "probe_started", **about, "data": known}
         for kind, key in EVENT_LISTS.items():
             for entry in rest.pop(key, []):
                 yield {"event": kind, **about, "data": entry}

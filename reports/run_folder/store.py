@@ -20,17 +20,7 @@ from typing import Any
 from reports.record import SCHEMA, Evidence, RunRecord
 from reports.redact import redact, redact_text
 from reports.run_folder import event_log
-from reports.run_folder.event_log import (
-    CONTRACT,
-    FILE,
-    MAX_LINE,
-    MAX_LOG,
-    MORE_NODES,
-    NO_LINE,
-    NODES_IN_LINE,
-    hash_line,
-    join_nodes,
-)
+from reports.run_folder.event_log import FILE, MAX_LINE, MAX_LOG, NODES_IN_LINE
 from reports.run_folder.fold import fold_events
 from reports.run_folder.times import steady_s, utc_time
 from reports.sanitize import one_line
@@ -202,7 +192,7 @@ class Store:
     @property
     def head(self) -> str:
         """Hash of the last line."""
-        return self._lines[-1].hash if self._lines else NO_LINE
+        return self._lines[-1].hash if self._lines else event_log.NO_LINE
 
     @property
     def count(self) -> int:
@@ -286,7 +276,7 @@ class Store:
             with suppress(OSError):  # half a line would make the complete log unreadable
                 os.ftruncate(self._log, self._size)
             raise
-        self._lines.append(Line(line, hash_line(line), end))
+        self._lines.append(Line(line, event_log.hash_line(line), end))
         self._is_writing = False
         if kind == "run_finished":
             self._end = self.count - 1
@@ -306,11 +296,11 @@ class Store:
         with self._write_lock:  # no other event comes between
             self.event("run_started", **{"schema_version": SCHEMA, **first})
             for part in parts[1:]:
-                self.event(MORE_NODES, nodes=part)
+                self.event(event_log.MORE_NODES, nodes=part)
 
     def _write_contract(self) -> None:
         if self._contract:
-            write_new(self.path / CONTRACT, self._contract)
+            write_new(self.path / event_log.CONTRACT, self._contract)
 
     def keep_room(self) -> None:
         """Occupy room on the disk, so that a run can write its end where the disk is full.
@@ -361,7 +351,7 @@ class Store:
 
     def record(self) -> RunRecord:
         """Fold the events in memory into their record."""
-        record = fold_events(join_nodes(line.event for line in list(self._lines)))
+        record = fold_events(event_log.join_nodes(line.event for line in list(self._lines)))
         return record.model_copy(update={"head": self.head})
 
     def save(self) -> RunRecord:

@@ -247,9 +247,8 @@ class Aliases:
         """Prepare the replacement in texts: it covers the names that are known now."""
         self._done.clear()
         plain = list(filter(self.is_plain, self.known))
-        self._odd = _odd_names(
-            name for name in self.known if not SIMPLE.fullmatch(name) and name not in plain
-        )
+        odd = (name for name in self.known if not SIMPLE.fullmatch(name) and name not in plain)
+        self._odd = _odd_names(odd)
         if hosts := [name for name in plain if name.isalnum()]:
             self._plain_in_text = _plain_hosts_in_text(hosts)
             self._plain_in_subject = _plain_hosts_in_subject(hosts)

@@ -217,11 +217,8 @@ def _is_ours(aliases: Aliases, name: str, is_suspect: bool) -> bool:
     if aliases.is_plain(name) or re.fullmatch(r"(?i:rank|step)\d+", name):
         return True
     words = re.split("[.-]+", name)
-    return (
-        not is_suspect
-        and all(word.isalpha() for word in words)
-        and (len(words) == 1 or all(map(aliases.is_plain, words)))
-    )
+    may_be_ours = not is_suspect and all(map(str.isalpha, words))
+    return may_be_ours and (len(words) == 1 or all(map(aliases.is_plain, words)))
 
 
 def _add_words(aliases: Aliases, text: str) -> None:

@@ -58,10 +58,8 @@ def write_shared(run: Path, summary: AcceptanceSummary, target: Path | None = No
     if problems := summary.integrity.problems:
         raise ShareRefused(f"{run} does not verify: {problems[0]}. No copy was written")
     record, aliases = share_record(summary.record)
-    integrity = dataclasses.replace(
-        summary.integrity,
-        doubts=[aliases.text(clean(doubt)) for doubt in summary.integrity.doubts],
-    )
+    doubts = [aliases.text(clean(doubt)) for doubt in summary.integrity.doubts]
+    integrity = dataclasses.replace(summary.integrity, doubts=doubts)
     shared = summarize_acceptance(record, integrity)
     # A difference is an error of the suite: names must not decide anything.
     if _decisive_facts(shared) != _decisive_facts(summary):
@@ -88,17 +86,11 @@ def _write_folder(folder: Path, texts: dict[str, str]) -> list[Path]:
 def _decisive_facts(summary: AcceptanceSummary) -> list[Any]:
     """List what aliases must not change: decision, counts, verdicts, values, codes."""
     rows = [(row.criterion.id, row.criterion.required, row.verdict) for row in summary.rows]
-    results = [
-        (
-            result.state,
-            result.verdict,
-            [(m.name, m.unit, m.verdict, _number(m.value)) for m in result.measurements],
-            [finding.code for finding in result.findings],
-            [control.caught for control in result.controls],
-            len(result.evidence),
-        )
-        for result in summary.record.results
-    ]
+    results = []
+    for one in summary.record.results:
+        measured = [(m.name, m.unit, m.verdict, _number(m.value)) for m in one.measurements]
+        codes, caught = [f.code for f in one.findings], [control.caught for control in one.controls]
+        results.append((one.state, one.verdict, measured, codes, caught, len(one.evidence)))
     return [summary.headline, summary.decision, summary.counts, rows, results]
 
 

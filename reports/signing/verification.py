@@ -153,9 +153,8 @@ def _shown(value: str | tuple[str, ...]) -> str:
 def _check_parties(found: Verification, signed: list[str], required: tuple[str, ...]) -> None:
     """Check who signed, and that each used its own key."""
     found.facts += [(party, "has not signed") for party in PARTIES if party not in signed]
-    found.problems += [
-        f"the {party} has not signed, but must sign" for party in required if party not in signed
-    ]
+    missing = [party for party in required if party not in signed]
+    found.problems += [f"the {party} has not signed, but must sign" for party in missing]
     if len(found.keys) > len({*found.keys.values()}):
         found.problems.append("one key signed for both parties: each party needs its own key")
     if not signed and not required:
