@@ -18,13 +18,8 @@ from reference_trainer.model.size import estimate_memory, flops_per_token
 from reference_trainer.process_group import drop_group, joins
 from reports.numbers import quantity
 from scaling.bounds import Count, CountOrZero, Part, Seconds
-from scaling.ladder.step_breakdown import (
-    Step,
-    critical_path,
-    mean_seconds,
-    parse_steps,
-    waits_separable,
-)
+from scaling.ladder import step_breakdown
+from scaling.ladder.step_breakdown import Step, mean_seconds, waits_separable
 
 MEANINGS = {"loss": "loss", "norm": "gradient norm"}  # of the values that all ranks share
 LOSS_TOLERANCE = 1e-3  # relative; float32 losses are averaged in another order
@@ -36,12 +31,10 @@ def find_disagreements(results: Sequence[dict[str, Any]]) -> list[str]:
     `results` are the trainer's results of every rank of one job, in order of rank.
     """
     wrong_world = [r for r in results if r["world"] != len(results)]
-    world_message = (
-        f"rank {wrong_world[0]['rank']} is in a job of "
-        f"{quantity(wrong_world[0]['world'], 'ranks')}. Expected: {len(results)}"
-        if wrong_world
-        else ""
-    )
+    world_message = ""
+    if wrong_world:
+        rank, world = wrong_world[0]["rank"], quantity(wrong_world[0]["world"], "ranks")
+        world_message = f"rank {rank} is in a job of {world}. Expected: {len(results)}"
     tokens = results[0]["tokens_per_step"]
     rows = zip(*(result["steps"] for result in results), strict=True)
     found = [(row[0]["step"], world_message or _step_disagreement(row, tokens)) for row in rows]
@@ -122,9 +115,7 @@ class Rung:
 
         None if the peak is unknown.
         """
-        if not self.peak_flops:
-            return None
-        return self.flops * self.tokens_per_s / self.peak_flops
+        return self.flops * self.tokens_per_s / self.peak_flops if self.peak_flops else None
 
     @property
     def overlaps(self) -> bool:
@@ -325,7 +316,7 @@ def _make_rung(
     rung = Rung(
         count=count,
         nodes=nodes,
-        steps=[parse_steps(result["spans"])[WARM_UP_STEPS:] for result in results],
+        steps=[step_breakdown.parse_steps(result["spans"])[WARM_UP_STEPS:] for result in results],
         tokens_per_step=per_rank,
         non_finite=sum(not math.isfinite(s["loss"]) for r in results for s in r["steps"]),
         disagreements=tuple(message for job in jobs for message in find_disagreements(job)),
@@ -370,13 +361,10 @@ def collect_saves(rung: Rung) -> list[CheckpointSave]:
     A save's stall is its time on the critical path (step_breakdown.py), which counts each moment
     once.
     """
-    stalls = critical_path(rung.steps).local_by_step("checkpoint")
+    stalls = step_breakdown.critical_path(rung.steps).local_by_step("checkpoint")
     by_rank = [{save["step"]: save for save in saves} for saves in rung.saves]
-    steps = [
-        step
-        for step in by_rank[0]
-        if step > WARM_UP_STEPS and all(step in rank_saves for rank_saves in by_rank)
-    ]
+    common = set.intersection(*map(set, by_rank))
+    steps = [step for step in by_rank[0] if step > WARM_UP_STEPS and step in common]
     return [
         CheckpointSave(
             step=step,

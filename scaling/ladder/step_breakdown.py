@@ -271,12 +271,8 @@ def exposed_waits(ranks: RankSteps) -> dict[str, TransferSkew]:
     """
     waits = [[step.waits for step in steps] for steps in ranks]
     names = dict.fromkeys(name for steps in waits for step_waits in steps for name in step_waits)
-    return {
-        name: _split_transfer(
-            name, [[step_waits.get(name, 0.0) for step_waits in steps] for steps in waits]
-        )
-        for name in names
-    }
+    by_name = {name: [[step.get(name, 0.0) for step in steps] for steps in waits] for name in names}
+    return {name: _split_transfer(name, seconds) for name, seconds in by_name.items()}
 
 
 def slowest_compute(ranks: RankSteps, segments: Collection[str]) -> list[float]:

@@ -73,9 +73,8 @@ def split_growth(base: Rung, rung: Rung) -> CollectiveSegmentGrowth:
     alone = {name: _sum_series(series.values()) for name, series in transfer.items()}
     local_work = {name: local_work_seconds(base, name) for name in names}
     base_s = statistics.fmean(critical_path(base.median_node()).transfer_by_step())
-    throttling, slowing_node, steady, collective = find_throttling(
-        alone, local_work, critical_path(rung.steps).transfer_by_step(), rung
-    )
+    seconds = critical_path(rung.steps).transfer_by_step()
+    throttling, slowing_node, steady, collective = find_throttling(alone, local_work, seconds, rung)
     slow_names = _find_slow_nodes(steady, local_work)
     if slow_names and base.separable and rung.separable:
         # With three nodes or fewer, a node that slows down distorts the others' reference.
@@ -137,9 +136,8 @@ def _compute_frontier(
             scaled = [x * y for x, y in zip(spent, ratios, strict=True)]
             series.setdefault(segment, []).append(scaled)
     slowest = [[max(row) for row in zip(*nodes, strict=True)] for nodes in series.values()]
-    noise = sum(
-        statistics.median(map(significance.mad_deviation, nodes)) for nodes in series.values()
-    )
+    deviations = [map(significance.mad_deviation, nodes) for nodes in series.values()]
+    noise = sum(map(statistics.median, deviations))
     return _sum_series(slowest), noise
 
 

@@ -123,9 +123,8 @@ def detect_slow_nodes(
 
     Its loss in local segments is recorded here as far as its speed explains it.
     """
-    slow_ratio, slowing_ratio = (
-        part / growth.base_s if growth.base_s else 0.0 for part in (growth.slow, growth.slowing)
-    )
+    base_s, parts = growth.base_s, (growth.slow, growth.slowing)
+    slow_ratio, slowing_ratio = (part / base_s if base_s else 0.0 for part in parts)
     slow = growth.slow + _subtract_loss_of_slow_node(local_growth, growth.slow_node, slow_ratio)
     part = f"waiting for {growth.slow_node} (slow compute)"
     if growth.slow_node:
@@ -137,12 +136,10 @@ def detect_slow_nodes(
         budget.settle("SCALE-SLOW-NODE", where, "compute", slow, part, evidence)
     else:
         budget.add_part(slow, part)
-    slowing = growth.slowing + _subtract_loss_of_slow_node(
-        local_growth, growth.slowing_node, slowing_ratio
-    )
-    part = f"slowdown of {growth.slowing_node or 'the job'} during the run"
-    where = growth.slowing_node or "no single node"
-    on = f" on {growth.slowing_node}" if growth.slowing_node else ""
+    node = growth.slowing_node
+    slowing = growth.slowing + _subtract_loss_of_slow_node(local_growth, node, slowing_ratio)
+    part = f"slowdown of {node or 'the job'} during the run"
+    where, on = node or "no single node", f" on {node}" if node else ""
     verb, caveat = f"compute{on} takes", ""
     if not growth.compute_slowed:
         verb = f"the parts {SEGMENTS_TEXT} of a step{on} take"
@@ -180,9 +177,8 @@ def detect_slow_segments(budget: LossBudget, local_growth: list[LocalSegmentGrow
         for node in local.slow_nodes:
             if budget.matters(nodes[node]):
                 code = "SCALE-DATA" if segment == "data" else "SCALE-STRAGGLER"
-                evidence = (
-                    f"other nodes wait for {node}: {segment} takes longer there than elsewhere"
-                )
+                longer = f"{segment} takes longer there than elsewhere"
+                evidence = f"other nodes wait for {node}: {longer}"
                 part = f"waiting for {node}'s {segment}"
                 budget.add_cause(code, node, segment, nodes.pop(node), part, evidence)
         if segment == "data" and local.significant and budget.matters(common):
@@ -386,9 +382,8 @@ def detect_unexplained(
     grown_segments = [each.segment for each in grown]
     if budget.matters(abs(remaining)) and (grown_segments or abs(remaining) > uncertainty):
         segment = ", ".join(grown_segments) or "unknown"
-        longer = (
-            f"{segment} takes longer on every node" if grown_segments else "no single part grew"
-        )
+        longer = f"{segment} takes longer on every node"
+        longer = longer if grown_segments else "no single part grew"
         evidence = f"no known cause explains this part of the lost time: {longer}"
         if remaining < 0:
             evidence = "the known causes together explain more time than was lost"

@@ -62,9 +62,8 @@ def explain(
     causes.detect_slow_segments(budget, local_growth)
     causes.detect_jitter(budget, growth, local_growth)
     causes.detect_communication(budget, growth, rung, times, limit, lost, slowdown)
-    causes.detect_unexplained(
-        budget, local_growth, lost, causes.noise_limit(growth.error, path.steps) + times.uncertainty
-    )
+    limit = causes.noise_limit(growth.error, path.steps) + times.uncertainty
+    causes.detect_unexplained(budget, local_growth, lost, limit)
     found = sorted(budget.causes, key=lambda cause: -cause.share)
     return Explanation(rung.count, lost / seconds, tuple(budget.parts), tuple(found))
 
@@ -85,11 +84,8 @@ def _add_unaligned_wait(
     """
     unaligned = statistics.fmean(path.unaligned) - statistics.fmean(base_path.unaligned)
     noise = math.hypot(standard_error(path.unaligned), standard_error(base_path.unaligned))
-    return replace(
-        growth,
-        communication=growth.communication + max(0.0, unaligned),
-        error=math.hypot(growth.error, noise),
-    )
+    communication = growth.communication + max(0.0, unaligned)
+    return replace(growth, communication=communication, error=math.hypot(growth.error, noise))
 
 
 def is_link_cause(cause: LossCause) -> bool:
@@ -97,9 +93,8 @@ def is_link_cause(cause: LossCause) -> bool:
 
     It is a cause of links, or of time that may have been due to links.
     """
-    return cause.code in ("SCALE-LINK", "SCALE-COMMUNICATION") or (
-        (cause.code, cause.segment) == ("SCALE-UNEXPLAINED", causes.SEGMENTS_TEXT)
-    )
+    is_open = (cause.code, cause.segment) == ("SCALE-UNEXPLAINED", causes.SEGMENTS_TEXT)
+    return is_open or cause.code in ("SCALE-LINK", "SCALE-COMMUNICATION")
 
 
 def explain_ladder(
@@ -118,9 +113,8 @@ def explain_ladder(
     explanations: list[Explanation] = []
     for rung in rungs[1:]:
         explanation = explain(base, rung, (times or {}).get(rung.count, NOT_MEASURED), limit)
-        links = [
-            c for c in explanation.causes if (c.code, c.where) == ("SCALE-LINK", causes.FABRIC)
-        ]
+        fabric = ("SCALE-LINK", causes.FABRIC)
+        links = [one for one in explanation.causes if (one.code, one.where) == fabric]
         if links and not link_seen and explanations and slow_links is None:
             added = ", ".join(n for n in dict.fromkeys(rung.nodes) if n not in known_nodes)
             where = f"{causes.FABRIC}, first with {added}" if added else causes.FABRIC

@@ -216,15 +216,10 @@ class Ladder:
         """Explain each rung above one node."""
         replayed = self.replay_growth
         agreed = self._above_base(self.rungs[0].replay_s, attrgetter("agreed_s"))
-        times = {
-            rung.count: CollectiveTimes(
-                replayed.get(rung.count),
-                agreed.get(rung.count),
-                rung.uncertainty_s or 0.0,
-                rung.off_fabric,
-            )
-            for rung in self.rungs
-        }
+        times = {}
+        for rung in self.rungs:
+            found = (replayed.get(rung.count), agreed.get(rung.count))
+            times[rung.count] = CollectiveTimes(*found, rung.uncertainty_s or 0.0, rung.off_fabric)
         return explain_ladder(self.rungs, times, limit, self.slow_links)
 
     def forecast(self, sizes: Sequence[int] = predict.NODE_COUNTS) -> predict.Forecast:
@@ -232,9 +227,8 @@ class Ladder:
         top = self.rungs[-1]
         if not self.fits:
             raise ValueError("a prediction needs the times of collectives, and this run timed none")
-        model = predict.communication_model(
-            self.calls, self.fits, len(top.steps), len(top.steps) // top.count
-        )
+        ranks = len(top.steps)
+        model = predict.communication_model(self.calls, self.fits, ranks, ranks // top.count)
         base_s, explained = self._base_fit_s or 0.0, self.explanations()
         larger = zip(self.rungs[1:], explained, strict=True)
         lost = {rung.count: _communication_loss(rung, loss) for rung, loss in larger}
@@ -263,11 +257,8 @@ LADDER_FILE = TypeAdapter(Ladder)
 def _communication_loss(rung: Rung, explanation: Explanation) -> float:
     """Return the seconds of a rung's step that its explanation attributes to collectives."""
     names = {name for steps in rung.steps for step in steps for name in step.waits}
-    parts = [
-        part
-        for part in explanation.parts
-        if any(collective in part.said for collective in (COLLECTIVES, *names))
-    ]
+    of = (COLLECTIVES, *names)
+    parts = [part for part in explanation.parts if any(name in part.said for name in of)]
     return rung.seconds * sum(part.share for part in parts)
 
 

@@ -16,15 +16,10 @@ from reference_trainer.model.size import block_parameters, parameter_count
 from reference_trainer.process_group import JOB, joins
 from reports.numbers import percent
 from scaling.bounds import Amount, Count
+from scaling.collectives import sweep
 from scaling.collectives.line_rate import Fit, fit_alpha_beta
 from scaling.collectives.operations import OPERATIONS, Buffers
-from scaling.collectives.sweep import (
-    PRECISION,
-    largest_of_ranks,
-    median_precision,
-    process_group,
-    time_call,
-)
+from scaling.collectives.sweep import median_precision
 from scaling.ladder.step_breakdown import RankSteps, by_step
 from scaling.loss.significance import bootstrap_interval, expected_maximum, mad_deviation
 
@@ -140,9 +135,8 @@ def forecast_efficiency(
     if top_loss > MIN_SHARE * means[-1]:
         named = f" ({', '.join(causes)})" if causes else ""
         message = f"{top_loss:.2g} s of a step were lost to causes other than communication"
-        assumptions += (
-            f"on {larger[-1]} nodes {message}{named}; the same is lost at every number of nodes",
-        )
+        lost = "the same is lost at every number of nodes"
+        assumptions += (f"on {larger[-1]} nodes {message}{named}; {lost}",)
     return Forecast(predictions, share, top_loss, model.misfit(means), assumptions, load)
 
 
@@ -371,7 +365,7 @@ def replay_on_rank(
     """
     step_times: list[float] = []
     call_times: dict[tuple[str, int], list[float]] = {}
-    with process_group(kind=JOB) as device:
+    with sweep.process_group(kind=JOB) as device:
 
         def make_buffers(operation: str, size: int) -> Buffers:
             kind = OPERATIONS[operation]
@@ -393,14 +387,14 @@ def replay_on_rank(
                     _emulate_compute(sleep_s, busy_s)
                     continue
                 call = item[0], item[1] // smaller
-                spent.setdefault(call, []).append(time_call(buffers[call], device))
+                spent.setdefault(call, []).append(sweep.time_call(buffers[call], device))
             if smaller == 1:
                 step_times.append(time.perf_counter() - start)
             for call, each in spent.items():
                 call_times.setdefault(call, []).append(statistics.fmean(each))
             if smaller > 1 and LEAST_REPLAY_STEPS <= step + 1 < steps:
-                (precision,) = largest_of_ranks([median_precision(step_times)], device)
-                if precision < PRECISION:
+                (precision,) = sweep.largest_of_ranks([median_precision(step_times)], device)
+                if precision < sweep.PRECISION:
                     break
     return step_times, {call: statistics.median(each) for call, each in call_times.items()}
 

@@ -88,25 +88,17 @@ def _find_awaited_node(rung: Rung, slowdown: Sequence[float]) -> str | None:
     is_slow = [value > max(slowdown) / 2 for value in slowdown]
     if len(rung.steps) < 3 or all(is_slow):
         return None
-    after, before = (
-        [
-            [step for step, slow in zip(steps, is_slow, strict=True) if slow is wanted]
-            for steps in rung.steps
-        ]
-        for wanted in (True, False)
-    )
+    pairs = [[*zip(steps, is_slow, strict=True)] for steps in rung.steps]
+    after = [[step for step, slow in of_rank if slow] for of_rank in pairs]
+    before = [[step for step, slow in of_rank if not slow] for of_rank in pairs]
     lost = mean_seconds(after) - mean_seconds(before)
     for segment in step_breakdown.COLLECTIVE_SEGMENTS:
         if segment in after[0][0].segments:
             after_split = step_breakdown.split_segment(after, segment)
-            if (
-                after_split.skew - step_breakdown.split_segment(before, segment).skew
-                > MIN_SKEW_SHARE * lost
-                > 0
-            ):
-                return significance.dominant_node(
-                    Counter(rung.nodes[rank] for rank in after_split.last_ranks)
-                )
+            skew_before = step_breakdown.split_segment(before, segment).skew
+            if after_split.skew - skew_before > MIN_SKEW_SHARE * lost > 0:
+                last = Counter(rung.nodes[rank] for rank in after_split.last_ranks)
+                return significance.dominant_node(last)
     return None
 
 
@@ -128,13 +120,10 @@ def _find_slowdowns(alone: dict[str, list[float]], local_work: Series) -> dict[s
     """
     peers, local_slowdowns, slowdowns = list(alone.values()), _local_slowdowns(local_work), {}
     for name, series in alone.items():
+        local, middle = local_slowdowns.get(name, []), statistics.median(series)
         if is_rising(series, len(alone), peers):
             slowdowns[name] = fit_rise(series)
-        elif name in local_slowdowns and (
-            slowdown := significance.fit_shape(
-                local_slowdowns[name], series, statistics.median(series)
-            )
-        ):
+        elif local and (slowdown := significance.fit_shape(local, series, middle)):
             slowdowns[name] = slowdown
     return slowdowns
 
@@ -146,11 +135,10 @@ def _local_slowdowns(local_work: Series) -> dict[str, list[float]]:
     """
     excess = {n: excess_over_peers(local_work, n) for n in local_work if len(local_work) > 1}
     peers = list(excess.values())
-    return {
-        name: [value / statistics.median(local_work[name]) for value in fit_rise(series)]
-        for name, series in excess.items()
-        if is_rising(series, len(local_work), peers) and statistics.median(local_work[name]) > 0
-    }
+    rising = {name: one for name, one in excess.items() if is_rising(one, len(local_work), peers)}
+    medians = {name: statistics.median(local_work[name]) for name in rising}
+    known = [name for name in rising if medians[name] > 0]
+    return {name: [value / medians[name] for value in fit_rise(rising[name])] for name in known}
 
 
 def local_work_seconds(rung: Rung, node: str) -> list[float]:
@@ -199,11 +187,8 @@ def find_load_slowdown(base: Rung, rung: Rung, unaligned_s: float = 0.0) -> Load
             waited = [x for x, last_node in zip(excess, last, strict=False) if last_node == name]
             waited_for[name] = max(0.0, sum(waited)) / len(excess)
     waits = _mean_waits(rung.steps, segments) - _mean_waits(base.median_node(), segments)
-    return LoadSlowdown(
-        transfer=max(0.0, unaligned_s) + max(0.0, waits),
-        common=max(0.0, statistics.median_low(map(statistics.median, growth.values()))),
-        nodes=waited_for,
-    )
+    common = max(0.0, statistics.median_low(map(statistics.median, growth.values())))
+    return LoadSlowdown(max(0.0, unaligned_s) + max(0.0, waits), common, waited_for)
 
 
 def subtract_idle_slowdown(
@@ -218,9 +203,8 @@ def subtract_idle_slowdown(
     before, now = ({n: _node_compute(run, n, segments) for n in alone} for run in (base, rung))
     result = dict(alone)
     for name in slow:
-        alone_s, loaded_s = (
-            statistics.median(excess_over_peers(series, name)) for series in (before, now)
-        )
+        excess = (excess_over_peers(series, name) for series in (before, now))
+        alone_s, loaded_s = map(statistics.median, excess)
         idle_s = max(0.0, alone_s - max(0.0, loaded_s))
         result[name] = [value - idle_s for value in alone[name]]
     return result
@@ -233,9 +217,9 @@ def _node_compute(rung: Rung, node: str, segments: Sequence[str]) -> list[float]
 
 def _mean_waits(ranks: RankSteps, segments: Sequence[str]) -> float:
     """Return the mean seconds of meetings that no rank's compute in the timed segments explains."""
-    return statistics.fmean(
-        step_breakdown.critical_path(ranks).transfer_by_step()
-    ) - statistics.fmean(step_breakdown.slowest_compute(ranks, segments))
+    transfer = step_breakdown.critical_path(ranks).transfer_by_step()
+    compute = step_breakdown.slowest_compute(ranks, segments)
+    return statistics.fmean(transfer) - statistics.fmean(compute)
 
 
 @dataclass(frozen=True)
@@ -266,9 +250,8 @@ def find_local_growth(
         typical, extra = _typical_and_extra(path, segment)
         base_typical, base_extra = _typical_and_extra(base_path, segment)
         nodes = _extra_by_node(rung, extra, sum(base_extra.values()))
-        growth = statistics.fmean(path.local_by_step(segment)) - statistics.fmean(
-            base_path.local_by_step(segment)
-        )
+        now, base_s = path.local_by_step(segment), base_path.local_by_step(segment)
+        growth = statistics.fmean(now) - statistics.fmean(base_s)
         differences = [x - y for x, y in zip(typical, base_typical, strict=False)]
         growths.append(
             LocalSegmentGrowth(
