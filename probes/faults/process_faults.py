@@ -304,6 +304,5 @@ def find_orphans(
 
 def describe_orphans(running: dict[ProcessKey, int]) -> str:
     """Format processes as `rank 1 on node1, process 4711; ...`."""
-    return "; ".join(
-        f"rank {rank} on {host}, process {pid}" for (host, pid, _), rank in running.items()
-    )
+    rows = [(rank, host, pid) for (host, pid, _), rank in running.items()]
+    return "; ".join(f"rank {rank} on {host}, process {pid}" for rank, host, pid in rows)

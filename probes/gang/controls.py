@@ -27,6 +27,7 @@ GPU_CONTEXT_SECONDS = 60  # for a process to create a CUDA context
 GPU_FREED_SECONDS = 2.0  # for NVML to report a killed process's GPU as free
 GIVE_UP_SECONDS = 3.0  # that a job waits for its second group
 OUTCOME_SECONDS = 10.0  # for a job to give up after that
+NO_IDLE_NODE = "no idle node: Ray must count all GPUs of a node as free, and one GPU must be unused"
 
 
 def control_release_one_early(run: Scenario) -> None:
@@ -62,17 +63,12 @@ def control_unregistered_gpu(run: Scenario) -> None:
     gpu = find_free_gpu(cluster, run.observer.samples[-1]["free_on"], uses[-1] if uses else {})
     node, samples = gpu[0] if gpu else "", _occupy_gpu(run, *gpu) if gpu else []
     hidden = checks.find_hidden_gpus(samples, cluster.gpus_by_node)
-    plant(
-        run.measure,
-        check.GPU_USED_BEHIND_RAYS_BACK,
-        "a process allocates memory on a GPU without asking Ray for it",
-        partial(judge_gpu_use, samples, cluster.gpus_by_node),
-        unable=""
-        if gpu
-        else "no idle node: Ray must count all GPUs of a node as free, and one GPU must be unused",
-        located=node in hidden,
-        saw=join_names(hidden.get(node, (0, []))[1]) or "nothing",
-    )
+    fault = "a process allocates memory on a GPU without asking Ray for it"
+    judge_use = partial(judge_gpu_use, samples, cluster.gpus_by_node)
+    name, unable = check.GPU_USED_BEHIND_RAYS_BACK, "" if gpu else NO_IDLE_NODE
+    located = node in hidden
+    saw = join_names(hidden.get(node, (0, []))[1]) or "nothing"
+    plant(run.measure, name, fault, judge_use, unable=unable, located=located, saw=saw)
 
 
 def find_free_gpu(
@@ -252,14 +248,10 @@ def control_hold_and_wait(run: Scenario, half: int) -> None:
         run.wait_idle()
     run.measure.note("deadlock_seen_after", run.elapsed(start, seen_s), "s")
     saw = "; ".join(f"{hold.describe()}, outcome: {outcomes[hold.gang]}" for hold in deadlocks)
-    plant(
-        run.measure,
-        check.TWO_GROUPS_PER_JOB,
-        "each job requests half of its gang, then the other half as a second group",
-        {check.DEADLOCKS: len(deadlocks)},
-        located={hold.job for hold in deadlocks} == set(run.rig.jobs) and bool(gave_up),
-        saw=saw or "no deadlock",
-    )
+    fault = "each job requests half of its gang, then the other half as a second group"
+    located = {hold.job for hold in deadlocks} == set(run.rig.jobs) and bool(gave_up)
+    name, values = check.TWO_GROUPS_PER_JOB, {check.DEADLOCKS: len(deadlocks)}
+    plant(run.measure, name, fault, values, located=located, saw=saw or "no deadlock")
 
 
 def _deadlocks_since(run: Scenario, start: float) -> list[checks.PartialHold]:

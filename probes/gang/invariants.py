@@ -53,11 +53,8 @@ def is_whole(sample: Sample, gang: str) -> bool:
 
 def count_held(sample: Sample, job: str | None = None) -> int:
     """Count accelerators held by all gangs, or by those of one job; spare gangs do not count."""
-    return sum(
-        entry["placed"]
-        for entry in sample["gangs"].values()
-        if job in (None, entry["job"]) and not entry["spare"]
-    )
+    own = [entry for entry in sample["gangs"].values() if job in (None, entry["job"])]
+    return sum(entry["placed"] for entry in own if not entry["spare"])
 
 
 def partial_gangs(sample: Sample) -> dict[str, tuple[str, int, int]]:
@@ -106,11 +103,8 @@ def _overcommitted_nodes(sample: Sample, capacity: dict[str, int]) -> dict[str, 
     for entry in sample["gangs"].values():
         if not entry["spare"]:
             held_on.update(entry["nodes"])
-    return {
-        node: f"{count} of {capacity.get(node, 0)}"
-        for node, count in held_on.items()
-        if count > capacity.get(node, 0)
-    }
+    excess = {node: count for node, count in held_on.items() if count > capacity.get(node, 0)}
+    return {node: f"{count} of {capacity.get(node, 0)}" for node, count in excess.items()}
 
 
 def count_leaked(samples: Sequence[Sample], total: int, lag_s: float = FREE_LAG) -> int:
@@ -147,10 +141,7 @@ def find_deadlocks(samples: Sequence[Sample], seconds: float) -> list[PartialHol
     for holds_of_run, group in groupby(samples, key=waiting_holds):
         run = list(group)
         if holds_of_run and run[-1]["t"] - run[0]["t"] >= seconds:
-            spans += [
-                PartialHold(run[0]["t"], run[-1]["t"], gang, job, part, size)
-                for gang, job, part, size in holds_of_run
-            ]
+            spans += [PartialHold(run[0]["t"], run[-1]["t"], *hold) for hold in holds_of_run]
     return spans
 
 
@@ -209,11 +200,8 @@ def nvml_errors(samples: Sequence[Sample], ray_gpus: dict[str, int]) -> dict[str
     One slow answer is no error. Without persistence mode NVML starts the driver, which takes 1 to 2
     s for each GPU. NVML also waits while CUDA contexts are torn down.
     """
-    return {
-        node: reason
-        for node, count in ray_gpus.items()
-        if count and (reason := _nvml_silence(samples, node))
-    }
+    reasons = {node: _nvml_silence(samples, node) for node, count in ray_gpus.items() if count}
+    return {node: reason for node, reason in reasons.items() if reason}
 
 
 SILENCE = "NVML has not answered"  # begins what the observer says of a GPU driver that hangs

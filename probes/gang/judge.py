@@ -65,9 +65,8 @@ def judge_held(gang: str, samples: Sequence[Sample], measure: Recorder) -> None:
     seen = quantity(lost or 0, "samples")
     message = f"gang {gang} ran, but lacked accelerators in {seen}. Last sample: {now}"
     harmed = blame_job("GANG-LOST-ACCELERATORS", message, gang[0])
-    judge_or_explain(
-        measure, check.LOST_WHILE_RUNNING, lost, harmed, note="Ray never placed the gang"
-    )
+    note = "Ray never placed the gang"
+    judge_or_explain(measure, check.LOST_WHILE_RUNNING, lost, harmed, note=note)
 
 
 def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
@@ -97,7 +96,8 @@ def judge_actors(run: Scenario, need: int, gangs: Iterable[str]) -> None:
     all_running = run.until(lambda sample: not missing_actors(sample, need))
     missing = 0 if all_running is not None else missing_actors(run.samples[-1], need)
     message = f"{missing} of {need} actors of gang {join_names(placed)} did not run"
-    unstaffed = finding("GANG-NO-ACTORS", message, jobs_of(placed))
+    jobs = sorted({f"job {gang[0]}" for gang in placed})
+    unstaffed = finding("GANG-NO-ACTORS", message, jobs)
     run.measure_at_end(check.ACTORS_NOT_RUNNING, missing, unstaffed, ours=True)
 
 
@@ -153,23 +153,15 @@ def judge_all_ran(run: Scenario, sizes: list[int], rows: list[dict[str, Any]]) -
     """Judge that each gang was placed; note how long the smaller and the larger ones waited."""
     missed = len(sizes) - len(rows)
     message = f"Ray never placed {missed} of {len(sizes)} gangs, although each of them fits"
-    run.measure_at_end(
-        check.NEVER_PLACED, missed, finding("GANG-STUCK", message), samples=len(sizes)
-    )
+    stuck = finding("GANG-STUCK", message)
+    run.measure_at_end(check.NEVER_PLACED, missed, stuck, samples=len(sizes))
     middle = (min(sizes) + max(sizes)) / 2
-    waits = {
-        "small": [row["waited"] for row in rows if row["size"] <= middle],
-        "large": [row["waited"] for row in rows if row["size"] > middle],
-    }
-    for group, values in waits.items():
+    small = [row["waited"] for row in rows if row["size"] <= middle]
+    large = [row["waited"] for row in rows if row["size"] > middle]
+    for group, values in (("small", small), ("large", large)):
         mean = sum(values) / len(values) if values else None
         run.measure.note(f"wait_{group}", mean, "s", samples=len(values))
     run.measure.note("wait_longest", max((row["waited"] for row in rows), default=None), "s")
-
-
-def jobs_of(gangs: Iterable[str]) -> list[str]:
-    """List the jobs of these gangs, as suspects."""
-    return sorted({f"job {gang[0]}" for gang in gangs})
 
 
 def _gang_states(run: Scenario) -> str:
@@ -189,9 +181,8 @@ def judge_big_wait(run: Scenario, wait: float | None, terms: ClusterTerms) -> No
     """Judge a big gang's wait if the contract declares a queue layer; otherwise only note it."""
     if terms.queue:
         late = finding("GANG-SLOW", f"the large gang waited {wait or 0:.1f} s behind small gangs")
-        run.measure_at_end(
-            check.LARGE_GANG_WAIT, wait, late, note="Ray never placed the large gang"
-        )
+        never = "Ray never placed the large gang"
+        run.measure_at_end(check.LARGE_GANG_WAIT, wait, late, note=never)
     else:
         run.measure.note(check.LARGE_GANG_WAIT, wait, "s")
 

@@ -104,13 +104,9 @@ class GpuMonitors:
         if not self._latest:
             return None  # no monitor has answered yet
         silent = {node for node, last in self._answered_at.items() if now - last > STALE}
-        return {
-            node: f"seatrial's GPU observer did not answer for {STALE:g} s"
-            if node in silent
-            else self._latest[node]
-            for node in self._monitors
-            if node in silent or node in self._latest
-        }
+        text = f"seatrial's GPU observer did not answer for {STALE:g} s"
+        known = {**self._latest, **dict.fromkeys(silent, text)}
+        return {node: known[node] for node in self._monitors if node in known}
 
     def wait_ready(self, seconds: float = START_SECONDS) -> None:
         """Wait until each node has been sampled once, but at most `seconds`.

@@ -241,14 +241,11 @@ class Scenario:
         gang = self.ask("A", 1 + max(number for numbers in parts.values() for number in numbers))
         if self.wait_placed(gang) is None:
             raise NoRoom(f"Ray did not place the gang of all components within {PLACED_SECONDS} s")
-        locations = self.rig.jobs["A"].call("seats", self.rig.prefix + gang, parts)
+        seats = self.rig.jobs["A"].call("seats", self.rig.prefix + gang, parts)
         self.rig.jobs["A"].call("release")
         self.wait_idle()
-        node_names = self.observer.node_names
-        return {
-            component: [(node_names.get(node, node), accelerator) for node, accelerator in places]
-            for component, places in locations.items()
-        }
+        names = self.observer.node_names
+        return {part: [(names.get(id, id), gpu) for id, gpu in of] for part, of in seats.items()}
 
     # Observations.
 

@@ -66,10 +66,8 @@ def control_misplaced_rank(places: Mapping[str, Sequence[Slot]]) -> dict[str, li
     """Move the last component's first rank to the place of the first component's last rank."""
     first, *_ = places
     *_, last = places
-    return {
-        **{c: list(ranks) for c, ranks in places.items()},
-        last: [places[first][-1], *places[last][1:]],
-    }
+    moved = {last: [places[first][-1], *places[last][1:]]}
+    return {**{component: list(ranks) for component, ranks in places.items()}, **moved}
 
 
 def find_splits(
@@ -107,12 +105,8 @@ def kill_spare_node(run: Scenario, spares: SpareNodes, name: str, message: str) 
     """Kill one spare raylet and judge that it is dead; return when it was killed."""
     killed_at = run.observer.mark(message, fault=True)
     dead, _ = spares.kill_nodes(name)
-    run.measure(
-        check.NODES_KILLED,
-        int(dead) or None,
-        on=name,
-        note="seatrial could not prove that the raylet died",
-    )
+    note = "seatrial could not prove that the raylet died"
+    run.measure(check.NODES_KILLED, int(dead) or None, on=name, note=note)
     return killed_at
 
 
@@ -155,12 +149,8 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
         took, event = run.elapsed(asked, unaided), f"the placement of gang {gang}"
         judge.judge_time(run, check.PLACEMENT_DELAY, took, event, "")
         return
-    judge.time_handoff(
-        run,
-        removed,
-        gang,
-        "Ray did not place job B within 30 s after the gang of job A was removed",
-    )
+    never = "Ray did not place job B within 30 s after the gang of job A was removed"
+    judge.time_handoff(run, removed, gang, never)
     message = (
         f"Ray did not place gang {gang} for {BLOCKED_SECONDS:g} s. It needs 1 accelerator, and "
         f"{free} were free. Meanwhile gang {running} still existed. It had lost node {victim}"
@@ -221,9 +211,8 @@ def judge_invariants(run: Scenario) -> None:
             leaks = (checks.count_leaked(segment, run.total) for segment in run.segments)
             _judge_leak(run, check.LEAKED, max(leaks))
         last = run.observer.samples[-1]
-        _judge_leak(
-            run, check.NOT_RELEASED, 0 if free_again is not None else run.total - last["free"]
-        )
+        held = 0 if free_again is not None else run.total - last["free"]
+        _judge_leak(run, check.NOT_RELEASED, held)
     finally:
         judge_deferred(run)
     _judge_sampling(run)
@@ -335,9 +324,7 @@ def chart_series(segments: list[list[Sample]], marks: list[ScenarioMark]) -> dic
         first, last = segment[0]["t"], segment[-1]["t"]
         samples += [{**row, "t": row["t"] - origin} for row in checks.sample_changes(segment)]
         samples.append({"t": last - origin, "nodes": {}, "waits": {}})
-        partial += [
-            [span.start - origin, span.end - origin, span.job, span.placed, span.size]
-            for span in checks.find_partial_holds(segment)
-        ]
+        spans = checks.find_partial_holds(segment)
+        partial += [[s.start - origin, s.end - origin, s.job, s.placed, s.size] for s in spans]
         shown_marks += [[mark.t - origin, *mark[1:]] for mark in marks if first <= mark.t <= last]
     return {"samples": samples, "end": end - origin, "marks": shown_marks, "half": partial}

@@ -27,14 +27,12 @@ def test_two_gangs_compete_and_one_waits_whole(scene, terms, measure, tier):
         judge.judge_one_placed(run, won, need)
         if len(won) == 1:
             (loser,) = set(gangs) - set(won)
-            never = (
-                "Ray did not place the waiting gang within 30 s after the other gang was removed"
-            )
+            late = "within 30 s after the other gang was removed"
+            never = f"Ray did not place the waiting gang {late}"
             judge.time_handoff(run, run.drop(won[0]), loser, never)
         else:
-            run.measure_at_end(
-                check.PLACEMENT_DELAY, None, note=f"Ray placed {len(won)} of 2 gangs instead of 1"
-            )
+            note = f"Ray placed {len(won)} of 2 gangs instead of 1"
+            run.measure_at_end(check.PLACEMENT_DELAY, None, note=note)
             judge.report_not_placed(run, [] if won else gangs)
         controls.control_partial_allocation(run, need)
         controls.control_two_that_fit(run)
@@ -99,9 +97,8 @@ def test_one_group_per_job_never_deadlocks(scene, measure):
         won = wait_contention(run, gangs, 2 * controls.DEADLOCK_SECONDS)
         if won:
             (loser,) = set(gangs) - set(won[:1])
-            never = (
-                "Ray did not place the second job within 30 s after the first gave its gang back"
-            )
+            late = "within 30 s after the first gave its gang back"
+            never = f"Ray did not place the second job {late}"
             judge.time_handoff(run, run.drop(won[0]), loser, never)
         else:
             judge.report_not_placed(run, gangs)

@@ -58,23 +58,18 @@ def test_strategies_hold(scene, measure):
         sizes = {"PACK": largest, "STRICT_PACK": largest, "STRICT_SPREAD": nodes, "SPREAD": nodes}
         used = {name: scenes.try_strategy(run, name, size) for name, size in sizes.items()}
         wrong = [explain_misplaced(*gang, run.capacity) for gang in used.items()]
-        wrong += [
-            f"{name} gang was not placed within 30 s"
-            for name, bundles in used.items()
-            if not bundles
-        ]
+        missed = [name for name, bundles in used.items() if not bundles]
+        wrong += [f"{name} gang was not placed within 30 s" for name in missed]
         extra = run.ask("B", nodes + 1, strategy="STRICT_SPREAD")
         run.observer.wait(PENDING_SECONDS)
         if count_placed(run.observer.samples[-1], extra):
-            wrong.append(
-                f"STRICT_SPREAD gang of {nodes + 1} is on only {nodes} nodes. Expected: it waits"
-            )
+            gang = f"STRICT_SPREAD gang of {nodes + 1}"
+            wrong.append(f"{gang} is on only {nodes} nodes. Expected: it waits")
         wrong = [message for message in wrong if message]
         ours = any(message.startswith("STRICT") for message in wrong)  # the others are preferences
         findings = [finding("GANG-MISPLACED", message) for message in wrong]
-        run.measure_at_end(
-            check.MISPLACED, len(wrong), *findings, samples=len(sizes) + 1, ours=ours
-        )
+        count = len(sizes) + 1
+        run.measure_at_end(check.MISPLACED, len(wrong), *findings, samples=count, ours=ours)
         controls.control_wrong_strategy(measure, used["SPREAD"])
 
 
@@ -107,10 +102,7 @@ def test_a_lost_node_harms_its_own_gang_only(scene):
     Four spare raylets join the cluster and two are killed: one while a gang waits, one under a
     gang that runs.  Ray 2.60 places no other gang while the harmed gang exists; that is reported.
     """
-    with (
-        scene("a node is lost", alone=True) as run,
-        scenes.spare_raylets(run, 4) as spares,
-    ):
+    with scene("a node is lost", alone=True) as run, scenes.spare_raylets(run, 4) as spares:
         controls.control_release_one_early(run)
         options = {"strategy": "STRICT_SPREAD", "resource": spares.resource}
         running = run.ask("A", 2, **options)

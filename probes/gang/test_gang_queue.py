@@ -57,9 +57,8 @@ def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
         control_release_one_early(run)
         run.start_stream("B", [1], width=run.total + 2, hold=0.3)
         if run.until(lambda sample: count_held(sample, "B") >= max(run.total // 2, 1)) is None:
-            raise NoRoom(
-                "Ray did not place the small gangs, so the large gang does not have to wait"
-            )
+            why = "so the large gang does not have to wait"
+            raise NoRoom(f"Ray did not place the small gangs, {why}")
         before = set(run.observer.samples[-1]["gangs"])
         asked = run.observer.mark("A asks for all")
         big = run.ask("A", run.total)

@@ -20,19 +20,10 @@ from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
 from probes.launch import criterion as check
 from probes.launch import guide as guides
-from probes.launch import judge
+from probes.launch import judge, shell
 from probes.launch.guide import Guide, GuidedCluster, GuideError, LaunchPath, own_guide
 from probes.launch.ranks import all_lack, group_by_problem, wrong_ranks
-from probes.launch.shell import (
-    HOMES,
-    NoUser,
-    Transcript,
-    User,
-    make_user,
-    remove_user,
-    why_no_other_user,
-    why_not_typed,
-)
+from probes.launch.shell import HOMES, NoUser, Transcript, User, why_no_other_user
 from probes.launch.training import JobBytes
 from reports.numbers import quantity
 
@@ -182,15 +173,14 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
             pytrace=False,
         )
     if held := describe_busy(cluster):
-        pytest.fail(
-            f"no job can start now: {held}. To wait, give --wait-for-room 30m", pytrace=False
-        )
+        do = "To wait, give --wait-for-room 30m"
+        pytest.fail(f"no job can start now: {held}. {do}", pytrace=False)
     if ignored := ignored_address(cluster.dashboard):
         measure.progress(f"launch: {ignored}")
         measure.covered(ignored)
     if terms.launch.document is not None:  # before anything is fetched or made
         why_same = why_no_other_user(own_guide=False)
-        if why_same and (why := why_not_typed(terms, None, why_same)):
+        if why_same and (why := shell.why_not_typed(terms, None, why_same)):
             pytest.fail(why, pytrace=False)
     with (
         _fail_plainly(),
@@ -207,11 +197,11 @@ def new_user(guided: GuidedCluster, measure: Recorder) -> Iterator[LaunchPath]:
     Where no user can be made, it is a shell of our own.
     """
     cluster, terms, guide = guided.cluster, guided.terms, guided.guide
-    user = make_user(cluster, HOMES, own_guide=guide.own, shared=terms.shared or "")
+    user = shell.make_user(cluster, HOMES, own_guide=guide.own, shared=terms.shared or "")
     try:
         yield LaunchPath(cluster, terms, guide, user)
     finally:
-        if left := remove_user(cluster, user):
+        if left := shell.remove_user(cluster, user):
             measure.covered(left)
 
 

@@ -25,15 +25,8 @@ from probes.cluster.cluster import ROOT, Cluster
 from probes.cluster.dashboard import AnswerTooLong, read_answer
 from probes.contract.contract import Contract
 from probes.contract.terms import ClusterTerms
-from probes.launch.shell import (
-    NAME,
-    SYSTEM_PATH,
-    RunningScript,
-    Transcript,
-    User,
-    why_not_typed,
-    write_script,
-)
+from probes.launch import shell
+from probes.launch.shell import RunningScript, Transcript, User
 
 SHELLS = frozenset(("sh", "bash", "shell", "zsh", "console", "shell-session", "terminal"))
 SKIP = "<!-- seatrial: skip -->"  # before a block that is no step of the path
@@ -399,11 +392,9 @@ class LaunchPath(GuidedCluster):
             "{shared}": self.terms.shared or "",
         }
         pattern = re.compile("|".join(map(re.escape, known)))
-        values = {
-            placeholder: pattern.sub(lambda match: known[match[0]], value)
-            for placeholder, value in self.terms.launch.values.items()
-        }
-        return self.guide.script(values)
+        values = self.terms.launch.values.items()
+        filled = {key: pattern.sub(lambda match: known[match[0]], text) for key, text in values}
+        return self.guide.script(filled)
 
     def login_env(self, home: Path) -> dict[str, str]:
         """Make the environment of a user who has just logged in.
@@ -411,15 +402,15 @@ class LaunchPath(GuidedCluster):
         Our own guide asks for Ray and seatrial on the PATH, and for the dashboard's address.
         """
         own = {
-            "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
+            "PATH": f"{Path(sys.executable).parent}:{shell.SYSTEM_PATH}",
             "RAY_API_SERVER_ADDRESS": self.cluster.dashboard,
         }
         return {
-            "PATH": SYSTEM_PATH,
+            "PATH": shell.SYSTEM_PATH,
             **{name: os.environ[name] for name in AUTH_VARIABLES if name in os.environ},
             "HOME": str(home),
-            "USER": NAME,
-            "LOGNAME": NAME,
+            "USER": shell.NAME,
+            "LOGNAME": shell.NAME,
             "SHELL": "/bin/bash",
             "LANG": "C.UTF-8",
             **(own if self.guide.own else {}),
@@ -440,7 +431,7 @@ class LaunchPath(GuidedCluster):
 
         Raises GuideError, also where they may not be typed as this user.
         """
-        if why := why_not_typed(self.terms, self.user.uid, self.user.why_same):
+        if why := shell.why_not_typed(self.terms, self.user.uid, self.user.why_same):
             raise GuideError(why)
         name = new_name()
         with self.user.new_home() as home:
@@ -450,13 +441,13 @@ class LaunchPath(GuidedCluster):
             script = self.script(name, folder, extra)
             for text, instead in (change or {}).items():
                 script = script.replace(text, instead)
-            write_script(home, script)
+            shell.write_script(home, script)
         return self.run_script(home, name)
 
     def ask(self, script: str) -> Transcript:
         """Run a script of ours in the user's shell, in a fresh home."""
         with self.user.new_home() as home:
-            write_script(home, script)
+            shell.write_script(home, script)
         with self.run_script(home, new_name()) as running:
             return running.wait()
 

@@ -111,12 +111,10 @@ def observe_job(cluster: Cluster, rows: Sequence[Mapping[str, str]], idle: int =
     pids = pids_by_node(rows)
     nodes, names = [node for node in cluster.nodes if node["id"] in pids], names_of(rows)
     running = cluster.on_each_node(running_processes, names, each=pids, nodes=nodes)
-    unseen = [
-        row.get("RANK", "?")
-        for row in rows
-        if row.get("pid", "") not in {str(pid) for pid in running.get(row.get("node", ""), {})}
-    ]
-    return JobState(running, busy_accelerators(cluster, idle), tuple(unseen))
+    found = {id: {*map(str, processes)} for id, processes in running.items()}
+    lost = [row for row in rows if row.get("pid", "") not in found.get(row.get("node", ""), ())]
+    unseen = tuple(row.get("RANK", "?") for row in lost)
+    return JobState(running, busy_accelerators(cluster, idle), unseen)
 
 
 def pids_by_node(rows: Sequence[Mapping[str, str]]) -> dict[str, list[int]]:
@@ -139,10 +137,7 @@ def what_is_left(cluster: Cluster, before: JobState, idle: int = 0) -> JobState:
 
 
 def left_of_jobs(
-    cluster: Cluster,
-    nodes: list[dict[str, Any]],
-    rows: Sequence[Mapping[str, str]],
-    idle: int = 0,
+    cluster: Cluster, nodes: list[dict[str, Any]], rows: Sequence[Mapping[str, str]], idle: int = 0
 ) -> JobState | None:
     """Return what is left of jobs that have ended; None unless each of `nodes` answered."""
     announced = pids_by_node(rows)
@@ -155,9 +150,7 @@ def left_of_jobs(
 
 
 def wait_until_gone(
-    look: Callable[[], JobState | None],
-    seconds: float,
-    clock: Callable[[], float] = time.monotonic,
+    look: Callable[[], JobState | None], seconds: float, clock: Callable[[], float] = time.monotonic
 ) -> JobState | None:
     """Look until nothing is left, or `seconds` have passed; return what was seen last."""
     deadline = clock() + seconds

@@ -42,7 +42,8 @@ def judge_guide(guide: Guide, hosts: Sequence[str], measure: Recorder) -> None:
 
 def judge_user(said: Transcript, why_same: str, measure: Recorder) -> None:
     """Judge who followed the guide, by the output of `id -u; id -g; id -G` in the user's shell."""
-    numbers = [[int(word) for word in line.split()] for line in said.lines if _is_numbers(line)]
+    lines = filter(None, map(str.split, said.lines))
+    numbers = [[*map(int, words)] for words in lines if all(map(str.isdecimal, words))]
     if why_same or len(numbers) != 3:
         reason = why_same or "the command `id` did not print the user's numbers"
         note = f"it is not known whether an ordinary user can follow the guide: {reason}"
@@ -55,10 +56,6 @@ def judge_user(said: Transcript, why_same: str, measure: Recorder) -> None:
         f"{join_names(list(map(str, groups)))}. Expected: not root, and no group besides {group}."
     )
     judge_or_explain(measure, check.RIGHTS_OF_USER, rights, finding("LAUNCH-USER", statement))
-
-
-def _is_numbers(line: str) -> bool:
-    return bool(line.strip()) and all(word.isdecimal() for word in line.split())
 
 
 def judge_ranks(path: GuidedCluster, said: Transcript, measure: Recorder) -> AnnouncedJob:
@@ -91,12 +88,9 @@ def judge_job(
     whose = "" if on == "cluster" else f"{on}: "
     if said.exit_code != 0:
         last = next((line for line in reversed(said.lines) if line.strip()), "no output")
-        command = (
-            f"`{said.failed_command[:MAX_COMMAND]}` ended"
-            if said.failed_command
-            else "the commands ended"
-        )
-        statement = f"{whose}{command} with exit code {said.exit_code}: {last[:200]}"
+        typed = said.failed_command[:MAX_COMMAND]
+        command = f"`{typed}`" if typed else "the commands"
+        statement = f"{whose}{command} ended with exit code {said.exit_code}: {last[:200]}"
         measure.explain(finding("LAUNCH-FAILED", statement))
     if ranks:
         explain_wrong_ranks(wrong, measure, whose)
@@ -114,18 +108,12 @@ def read_job(
     cluster, ended = path.cluster, said.exit_code == 0
     nodes = identify_nodes(cluster.known_nodes(), cluster.facts)
     by_host = {each.name: id for id, each in nodes.items()}
-    rows = [
-        row if "node" in row else {**row, "node": by_host.get(row.get("host", ""), "")}
-        for row in training.announced_ranks(said.text)
-    ]
-    return AnnouncedJob(
-        rows,
-        cluster.size if size is None else size,
-        nodes,
-        on_gpu=cluster.on_gpu and ended,  # a job that failed names no device
-        variables={**path.variables, **(more or {})},
-        ended=ended,
-    )
+    announced = training.announced_ranks(said.text)
+    rows = [{"node": by_host.get(row.get("host", ""), ""), **row} for row in announced]
+    on_gpu = cluster.on_gpu and ended  # a job that failed names no device
+    size = cluster.size if size is None else size
+    variables = {**path.variables, **(more or {})}
+    return AnnouncedJob(rows, size, nodes, on_gpu, variables, ended)
 
 
 def explain_wrong_ranks(wrong: Sequence[WrongRank], measure: Recorder, whose: str = "") -> None:

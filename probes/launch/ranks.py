@@ -144,7 +144,7 @@ def wrong_ranks(job: AnnouncedJob) -> list[WrongRank]:
     wrong = [
         WrongRank(row.get("RANK", "?"), job.host_of(row, "an unknown host"), problem)
         for row in job.rows
-        if (problem := _first_problem(job, row))
+        if (problem := next((found for check in CHECKS if (found := check(job, row))), None))
     ]
     absent = Problem("no process reported this rank", "each rank runs once")
     return wrong + [WrongRank(rank, "", absent) for rank in job.missing]
@@ -159,10 +159,6 @@ def all_lack(wrong: Sequence[WrongRank], variable: str, size: int) -> bool:
     """Return whether every rank has this one problem: `variable` is not set."""
     found = {rank.problem.found for rank in wrong}
     return len(wrong) == size and found == {f"{variable} not set"}
-
-
-def _first_problem(job: AnnouncedJob, row: Row) -> Problem | None:
-    return next((problem for check in CHECKS if (problem := check(job, row))), None)
 
 
 def check_set(job: AnnouncedJob, row: Row) -> Problem | None:
@@ -352,14 +348,6 @@ def _gpu_key(row: Row) -> tuple[str, str]:
 # The order matters: a later check may rely on values that an earlier one has accepted.  A rank on
 # another cluster comes first: what else is wrong with it follows from that cluster's size.
 CHECKS = (
-    check_node,
-    check_set,
-    check_rank,
-    check_local_rank,
-    check_node_rank,
-    check_contiguous,
-    check_master,
-    check_connected,
-    check_variables,
-    check_device,
+    *(check_node, check_set, check_rank, check_local_rank, check_node_rank, check_contiguous),
+    *(check_master, check_connected, check_variables, check_device),
 )

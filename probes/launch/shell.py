@@ -23,18 +23,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from probes.cluster import cleanup
 from probes.cluster.ask import make_unique_token
-from probes.cluster.cleanup import (
-    KILL_SECONDS,
-    OPEN_FOLDERS,
-    SPARES,
-    StillRuns,
-    list_files_of,
-    list_ipc_of,
-    remove_files_of,
-    signal_as,
-    stop_resource,
-)
+from probes.cluster.cleanup import KILL_SECONDS, StillRuns, remove_files_of, stop_resource
 from probes.cluster.cluster import Cluster
 from probes.cluster.dashboard import find_token
 from probes.contract.terms import ClusterTerms
@@ -45,7 +36,7 @@ from reports.redact import REDACTED, redact_text
 from reports.sanitize import one_line
 
 # No distribution gives these numbers to anybody (systemd's docs/UIDS-GIDS.md: unused).
-UIDS = range(60706, SPARES[0])
+UIDS = range(60706, cleanup.SPARES[0])
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 COMMANDS = ("seatrial", "ray")  # of our own guide
 CHECK_SECONDS = 60
@@ -106,9 +97,8 @@ class User:
             yield home
             self._hand_over(home)
         except OSError as error:
-            raise NoUser(
-                f"seatrial cannot make a home folder in {self.folder}: {_reason(error)}"
-            ) from None
+            what = f"seatrial cannot make a home folder in {self.folder}"
+            raise NoUser(f"{what}: {_reason(error)}") from None
 
     def why_no_home(self) -> str:
         """Return why the user cannot have a home that root can give and remove; "" if it can."""
@@ -290,7 +280,8 @@ def free_uid(others: Sequence[str] = ()) -> int:
     free = [uid for uid in UIDS if uid not in taken]
     # What such a user has in the end is removed, so it must have nothing before.
     for uid in random.sample(free, len(free)):
-        if not _has_name(uid) and not list_files_of(uid, others=others)[0] and not list_ipc_of(uid):
+        files = cleanup.list_files_of(uid, others=others)[0]
+        if not files and not cleanup.list_ipc_of(uid) and not _has_name(uid):
             return uid
     raise NoUser(f"seatrial found no free user id from {UIDS[0]} to {UIDS[-1]} for a test user")
 
@@ -329,7 +320,8 @@ def list_mounts() -> tuple[list[str], list[str]]:
             continue
         with suppress(OSError):
             mode = os.stat(place).st_mode
-            if stat.S_ISDIR(mode) and mode & ALL_WRITE == ALL_WRITE and place not in OPEN_FOLDERS:
+            is_open = stat.S_ISDIR(mode) and mode & ALL_WRITE == ALL_WRITE
+            if is_open and place not in cleanup.OPEN_FOLDERS:
                 local.append(place)
     return local, remote
 
@@ -346,17 +338,11 @@ def _cannot_run(user: User, commands: Sequence[str]) -> str:
     needed = [str(bin_folder / name) for name in commands]
     needed += [str(spec.origin) for spec in packages if spec and spec.origin]
     first = [sys.executable, "-c", ""] if commands else ["true"]
+    how = {**user.run_as, "env": {"PATH": SYSTEM_PATH, "HOME": "/"}, "cwd": "/"}
+    how |= {"capture_output": True, "timeout": CHECK_SECONDS, "check": False}
     for words in (first, *(["test", "-r", path] for path in needed)):
         try:
-            done = subprocess.run(
-                words,
-                env={"PATH": SYSTEM_PATH, "HOME": "/"},
-                cwd="/",
-                capture_output=True,
-                timeout=CHECK_SECONDS,
-                check=False,
-                **user.run_as,
-            )
+            done = subprocess.run(words, **how)
         except (OSError, subprocess.SubprocessError) as error:
             why = getattr(error, "strerror", None) or error
             return f"a test command (`{words[0]}`) failed as another user: {why}"
@@ -494,9 +480,8 @@ class RunningScript:
         self._signal(signal.SIGKILL)
         code = self._await_end(KILL_SECONDS)
         if code is None:
-            raise StillRuns(
-                f"the shell that typed the guide (process {self._child.pid}) does not end"
-            )
+            shell = f"the shell that typed the guide (process {self._child.pid})"
+            raise StillRuns(f"{shell} does not end")
         return code
 
     def _signal(self, signum: int) -> None:
@@ -509,7 +494,7 @@ class RunningScript:
             return
         except PermissionError:
             if self._uid is not None:
-                signal_as(self._uid, -self._child.pid, signum)
+                cleanup.signal_as(self._uid, -self._child.pid, signum)
 
     def _read_lines(self) -> None:
         token, reader = find_token(), LineReader()
@@ -576,10 +561,8 @@ def stop_jobs(cluster: Cluster, jobs: str, ids: Sequence[str]) -> str:
         cluster.cleanup.end_now("jobs", jobs)
         for id in ids:
             _stop_job(cluster, f"{cluster.dashboard} {id}")
-    except PermissionError as error:
-        return str(error)
-    except (OSError, http.client.HTTPException):
-        return ""
+    except (OSError, http.client.HTTPException) as error:
+        return str(error) if isinstance(error, PermissionError) else ""
     return ""
 
 

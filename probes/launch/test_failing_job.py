@@ -59,9 +59,8 @@ def judge_failure(failure, said, measure):
     measure(check.HIDDEN_ERRORS, int(hidden), on=name)
     measure(check.FACTS_MISSING_FROM_ERROR, len(missing), on=name, samples=len(failure.facts))
     ended = said.seconds if said.exit_code else None
-    measure(
-        check.TIME_TO_ERROR, ended, on=name, note="the job ended with exit code 0, or did not end"
-    )
+    note = "the job ended with exit code 0, or did not end"
+    measure(check.TIME_TO_ERROR, ended, on=name, note=note)
     if hidden:
         statement = f"the failing test job {name!r} ended with exit code 0. Expected: above 0."
         measure.explain(finding("LAUNCH-ERROR", statement))

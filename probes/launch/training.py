@@ -40,9 +40,8 @@ def announced_ranks(text: str) -> list[dict[str, str]]:
     """
     lines = {match[0]: match for match in ATTEMPT.finditer(text)}.values()
     attempts = group_pairs((int(match[1]), _read_words(match[2])) for match in lines)
-    ends = [
-        line[match.end() :] for line in text.split("\n") if (match := TRAINED_WORD.search(line))
-    ]
+    found = ((line, TRAINED_WORD.search(line)) for line in text.split("\n"))
+    ends = [line[match.end() :] for line, match in found if match]
     said = [words for words in map(_read_words, ends) if "RANK" in words]
     trained = {words["RANK"]: words for words in said}
     rows = attempts[max(attempts)] if attempts else [*trained.values()]
@@ -132,11 +131,9 @@ def _odd_ranks(job: TrainedJob, name: str, what: str) -> list[Wrong]:
     counts = Counter(value for value in values.values() if value is not None)
     most = max(counts, key=lambda value: (counts[value], value == values.get("0")), default=None)
     pairs = [(value, rank) for rank, value in values.items() if value is None or value != most]
+    others = f"on other ranks {most or 'missing'}"
     return [
-        Wrong(
-            tuple(ranks),
-            f"the hash of the {what} is {value or 'missing'}, on other ranks {most or 'missing'}",
-        )
+        Wrong(tuple(ranks), f"the hash of the {what} is {value or 'missing'}, {others}")
         for value, ranks in group_pairs(pairs).items()
     ]
 
@@ -155,15 +152,11 @@ def wrong_samples(job: TrainedJob) -> tuple[int | None, list[Wrong]]:
     shared = group_pairs(sorted(several, key=itemgetter(1)))
     missing = sorted(set(range(BATCH * len(job.logged) * len(ids))) - holders.keys())
     again = {row["RANK"]: _seen_again(row, ids[row["RANK"]]) for row in job.rows}
-    wrong = [
-        Wrong(ranks, f"trained on the same {_samples(samples)}")
-        for ranks, samples in shared.items()
-    ]
-    wrong += [
-        Wrong((rank,), f"trained {quantity(count, 'times')} on a sample that it had already used")
-        for rank, count in again.items()
-        if count
-    ]
+    alike = {ranks: f"trained on the same {_samples(ids)}" for ranks, ids in shared.items()}
+    wrong = [Wrong(ranks, text) for ranks, text in alike.items()]
+    times = {rank: quantity(count, "times") for rank, count in again.items() if count}
+    used = "on a sample that it had already used"
+    wrong += [Wrong((rank,), f"trained {count} {used}") for rank, count in times.items()]
     if missing:
         wrong.append(Wrong((), f"no rank trained on {_samples(missing)}"))
     return sum(map(len, shared.values())) + len(missing) + sum(again.values()), wrong
@@ -190,10 +183,8 @@ def metric_error(job: TrainedJob) -> tuple[float | None, int]:
     if not losses or not job.logged or any(len(own) != len(job.logged) for own in losses):
         return None, 0
     means = [sum(step) / len(step) for step in zip(*losses, strict=True)]
-    errors = [
-        abs(logged - mean) / abs(mean) if mean else math.inf
-        for logged, mean in zip(job.logged, means, strict=True)
-    ]
+    pairs = zip(job.logged, means, strict=True)
+    errors = [abs(said - mean) / abs(mean) if mean else math.inf for said, mean in pairs]
     if any(math.isnan(error) for error in errors):
         return None, 0
     worst = max(errors)

@@ -348,12 +348,9 @@ def recovery_costs(run: FaultedRun, index: int) -> RecoveryCosts:
             init = start["up_s"] + steps[0]["t"] - start["t"]
         durations = run.step_seconds(index + 1)
         redo = sum(seconds for step, (seconds, _) in durations.items() if step <= done)
-    return RecoveryCosts(
-        detect=ended - injector.sent if ended else None,
-        reschedule=ready - ended if ready and ended else None,
-        init=init,
-        redo=redo,
-    )
+    detect = ended - injector.sent if ended else None
+    reschedule = ready - ended if ready and ended else None
+    return RecoveryCosts(detect, reschedule, init, redo)
 
 
 def ettr(run: FaultedRun) -> float | None:

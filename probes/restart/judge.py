@@ -334,9 +334,8 @@ def judge_steps(original: ReferenceRun, results: Results, first: int, measure: R
 def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: Recorder) -> None:
     """Judge that the damaged checkpoint was refused with a reason, and the previous one loaded."""
     starts = {result["start_step"] for result in results}
-    statement = (
-        f"with the damage {name}, the run loaded the checkpoint step-{NEWEST}, which it must refuse"
-    )
+    loaded = f"the run loaded the checkpoint step-{NEWEST}, which it must refuse"
+    statement = f"with the damage {name}, {loaded}"
     cause = finding("RESTART-DAMAGED-LOADED", statement, names={"step": NEWEST})
     judge_or_explain(measure, check.NOT_REFUSED, int(NEWEST in starts), cause)
     limit = exactly(SAVE_EVERY, "step", "the newest complete checkpoint of this run")
@@ -348,10 +347,8 @@ def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: 
     statement = f"with the damage {name}, the run skipped the checkpoint step-{NEWEST}, "
     statement += "but its log has no reason"
     cause = finding("RESTART-UNREPORTED", statement, names={"step": NEWEST})
-    failed = not reason and NEWEST not in starts
-    judge_or_explain(
-        measure, check.REFUSALS_EXPLAINED, int(bool(reason)), cause, failed, limit=limit
-    )
+    count, failed = int(bool(reason)), not reason and NEWEST not in starts
+    judge_or_explain(measure, check.REFUSALS_EXPLAINED, count, cause, failed, limit=limit)
     measure.covered(f"{name}: {reason or 'no reason was given'}")
 
 
@@ -367,10 +364,7 @@ def judge_full_disk(original: ReferenceRun, results: Results, measure: Recorder)
     names = {"rank": victim, "step": NEWEST}
     torn = finding("RESTART-TORN", statement, [f"rank {victim}"], names=names)
     judge_or_explain(measure, check.SAVES_REFUSED, refused, torn, NEWEST in committed, limit=limit)
-    measure(
-        check.SAVED_AFTER,
-        len(committed),
-        limit=exactly(1, "saves", "the disk had space again for the next save"),
-    )
+    limit = exactly(1, "saves", "the disk had space again for the next save")
+    measure(check.SAVED_AFTER, len(committed), limit=limit)
     judge_steps(original, results, SAVE_EVERY + 1, measure)
     measure.covered(errors[0] if errors else "no save failed")

@@ -124,9 +124,8 @@ def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
     if not loss.must_wait:
         return
     measure(check.UNREPORTED_WAITS, int(not repair.messages))
-    cause = (
-        f"while the run waited for a node, it held {repair.held} of {RANKS} bundles. Expected: none"
-    )
+    held = f"it held {repair.held} of {RANKS} bundles"
+    cause = f"while the run waited for a node, {held}. Expected: none"
     leak, note = finding("RESTART-LEAK", cause), "the run never logged that it waits"
     judge_or_explain(measure, check.HELD_WHILE_WAITING, repair.held, leak, note=note)
     logged = f'"{"; ".join(repair.messages)}"' if repair.messages else "nothing"
@@ -236,9 +235,8 @@ def judge_kills(
     It measures kills (at least one a minute), unexplained failures, lost runs, and lost steps.  It
     also reports steps that differ from the original.
     """
-    because = (
-        f"one kill a minute: a rank runs for up to {DELAY_SECONDS} s, and a restart takes as long"
-    )
+    lasting = f"a rank runs for up to {DELAY_SECONDS} s, and a restart takes as long"
+    because = f"one kill a minute: {lasting}"
     measure(check.KILLS, count_kills(runs), limit=Limit(low=seconds / 60, because=because))
     unexplained, errors = unexplained_losses(runs), [run.error for run in runs if not run.results]
     statement = f"attempts that failed without an injected kill: {len(unexplained)}. Reasons: "
@@ -266,9 +264,8 @@ def control_unexplained_kills(
     """Check that the same runs fail when their kills and results are removed."""
     spoilt = [replace(run, injectors=[], results=[], error="taken away") for run in runs]
     fault = "seatrial removes its list of kills, and the results of the runs"
-    plant(
-        measure, check.KILLS_TAKEN_AWAY, fault, partial(judge_kills, spoilt, original, SOAK_SECONDS)
-    )
+    judge_spoilt = partial(judge_kills, spoilt, original, SOAK_SECONDS)
+    plant(measure, check.KILLS_TAKEN_AWAY, fault, judge_spoilt)
 
 
 MAX_RANKS = 4  # with more, one sample is too small a part of a step to be seen
@@ -306,11 +303,10 @@ def run_world_sizes(cluster: Cluster, folder: Path) -> WorldSizeRuns:
 
 def samples_differ(reference: Results, results: Results) -> list[int]:
     """List the steps whose samples, over all ranks in order, differ from the reference."""
-    return [
-        step["step"]
-        for index, step in enumerate(results[0]["steps"])
-        if _sample_ids(results, index) != _sample_ids(reference, step["step"] - 1)
-    ]
+    numbers = [step["step"] for step in results[0]["steps"]]
+    ours = [_sample_ids(results, index) for index in range(len(numbers))]
+    pairs = zip(numbers, ours, strict=True)
+    return [number for number, ids in pairs if ids != _sample_ids(reference, number - 1)]
 
 
 def _sample_ids(results: Results, index: int) -> list[int]:

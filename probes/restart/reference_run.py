@@ -89,11 +89,8 @@ class StepComparison:
     compared: int = 0
 
     def __add__(self, other: StepComparison) -> StepComparison:
-        return StepComparison(
-            self.unequal + other.unequal,
-            self.steps + other.steps,
-            self.compared + other.compared,
-        )
+        unequal, steps = self.unequal + other.unequal, self.steps + other.steps
+        return StepComparison(unequal, steps, self.compared + other.compared)
 
     @property
     def count(self) -> int | None:
@@ -151,11 +148,9 @@ def reordered_sums(reference: Sequence[dict[str, Any]], run: FaultedRun, victim:
     Returns "" if all attempts used the rings of the reference run.  Also returns "" on CPUs, where
     sums follow the order of ranks.  Rings that NCCL did not report may have been any.
     """
-    pairs = [
-        (one["rank"], one.get("rings"), other.get("rings"))
-        for one, other in zip(reference, run.results, strict=False)
-        if str(other.get("device", "")).startswith("cuda")
-    ]
+    ranks = zip(reference, run.results, strict=False)
+    on_gpu = [(a, b) for a, b in ranks if str(b.get("device", "")).startswith("cuda")]
+    pairs = [(a["rank"], a.get("rings"), b.get("rings")) for a, b in on_gpu]
     if not pairs:
         return ""
     of_victim = reference[victim].get("rings")
@@ -227,15 +222,8 @@ WRONG_RESUMES = {
 
 def small_config(steps: int, checkpoints: Path, **options: Any) -> TrainConfig:
     """Configure a small run that keeps all its checkpoints."""
-    return TrainConfig(
-        steps=steps,
-        dim=32,
-        seq=32,
-        save_every=SAVE_EVERY,
-        keep_last=steps,
-        checkpoints=str(checkpoints),
-        **options,
-    )
+    options |= {"steps": steps, "keep_last": steps, "checkpoints": str(checkpoints)}
+    return TrainConfig(dim=32, seq=32, save_every=SAVE_EVERY, **options)
 
 
 def results_or_error(outcome: Results | str) -> tuple[Results, str]:
@@ -300,11 +288,8 @@ class ReferenceRun:
     @property
     def least_wrong_distance(self) -> float:
         """Smallest distance (nats) of a wrong resume's loss from this run's; NaN if none."""
-        gaps = [
-            loss_distance(self.results, results)
-            for results in self.wrong_resumes.values()
-            if not isinstance(results, str)
-        ]
+        known = [one for one in self.wrong_resumes.values() if not isinstance(one, str)]
+        gaps = [loss_distance(self.results, results) for results in known]
         return min((gap for gap in gaps if gap > 0), default=math.nan)
 
     def require_shared_folder(self, cluster: Cluster, measure: Any) -> None:
@@ -317,9 +302,8 @@ class ReferenceRun:
             if unreported:  # one cause is one finding, even if it stops several probes
                 names = {"folder": self.folder}
                 measure.explain(finding("RESTART-NO-FOLDER", cause, blind, names=names))
-            pytest.fail(
-                f"not every node has the checkpoint folder {self.folder}: {cause}", pytrace=False
-            )
+            lacking = f"not every node has the checkpoint folder {self.folder}"
+            pytest.fail(f"{lacking}: {cause}", pytrace=False)
 
     def ensure_reference_run(self, cluster: Cluster, measure: Any) -> None:
         """Make the run, with a gang of its own, unless it was made before."""
@@ -336,9 +320,8 @@ class ReferenceRun:
         try:
             self._run(gang)
         except GangError as error:
-            raise RuntimeError(
-                f"the undisturbed run failed, so nothing can be compared with it: {error}"
-            ) from error
+            failed = "the undisturbed run failed, so nothing can be compared with it"
+            raise RuntimeError(f"{failed}: {error}") from error
 
     def _run(self, gang: Gang) -> None:
         for stale in self.folder.iterdir():  # files of a failed try: no run may resume from them
