@@ -128,11 +128,9 @@ def join_groups(groups: Iterable[Group]) -> dict[str, Group]:
             if other is not group:
                 raise TableError(f"{group.file}: [{code}] is in {other.file} too")
             if entry.made_by and entry.made_by not in joined:
-                known = ", ".join(sorted(joined))
-                found = show(entry.made_by)
-                raise TableError(
-                    f"{group.file}: [{code}]: 'made_by': expected one of {known}, found {found}"
-                )
+                known, found = ", ".join(sorted(joined)), show(entry.made_by)
+                where = f"{group.file}: [{code}]: 'made_by'"
+                raise TableError(f"{where}: expected one of {known}, found {found}")
     return joined
 
 
@@ -196,14 +194,11 @@ def finding(
     known = {kind: str(name) for kind, name in (names or {}).items() if name not in (None, "")}
     nodes = node_suspects(suspects or [])
     return Finding(
+        **entry.model_dump(include={"cause", "severity", "order", "mended"}),
         code=code,
         statement=statement,
         suspects=suspects or [],
-        cause=entry.cause,
-        severity=entry.severity,
-        order=entry.order,
         steps=entry.list_steps(),
-        mended=entry.mended,
         names={**({"node": nodes[0]} if nodes else {}), **known},
         remedy=remedy or entry.remedy,
         evidence=evidence or [],

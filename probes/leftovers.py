@@ -136,11 +136,8 @@ def find_left(cluster: Cluster, shared: str | None) -> tuple[list[LeftOver], lis
         folders[head].append(shared)  # all nodes would list the same
     nodes = [{"id": id} for id in folders]
     answers = cluster.on_each_node(list_files, each=folders, nodes=nodes)
-    files = [
-        LeftOver(FILE, id, names.get(id, id), path, idle_s)
-        for id, found in answers.items()
-        for path, idle_s in found.items()
-    ]
+    listed = [(id, *row) for id, found in answers.items() for row in found.items()]
+    files = [LeftOver(FILE, id, names.get(id, id), path, idle_s) for id, path, idle_s in listed]
     silent = [f"{names.get(id, id)} does not answer" for id in folders if id not in answers]
     try:
         return [*files, *_find_jobs(cluster.dashboard)], silent
@@ -164,11 +161,8 @@ def _has_our_name(job: dict[str, Any]) -> bool:
 
 def _is_surely_ours(job: dict[str, Any]) -> bool:
     id = job["submission_id"]
-    return (
-        bool(SURE_ID.fullmatch(id))
-        and job.get("metadata") == SURE_METADATA
-        and job.get("entrypoint") == f"echo {id}"
-    )
+    is_named = bool(SURE_ID.fullmatch(id)) and job.get("metadata") == SURE_METADATA
+    return is_named and job.get("entrypoint") == f"echo {id}"
 
 
 def remove_left(cluster: Cluster, items: Iterable[LeftOver]) -> dict[str, str]:

@@ -97,27 +97,23 @@ def missing(feature: str) -> str:
 
 def shortcoming(need: Need, read_version: Callable[[str], str] = metadata.version) -> str:
     """Return one sentence on a package that is missing, too old or broken; "" if it is usable."""
+    what = f"{need.feature}: {need.package}"
     expected = f"{need.package} {_text(need.least)} or later"
     try:
         found = read_version(need.package)
     except metadata.PackageNotFoundError:
-        return f"{need.feature}: {need.package} is not installed. Expected: {expected}."
+        return f"{what} is not installed. Expected: {expected}."
     from packaging.version import InvalidVersion, Version
 
     try:
         major, minor = (*Version(found).release, 0)[:2]
     except InvalidVersion:
-        return (
-            f"{need.feature}: {need.package} has no usable version ({found}). Expected: {expected}."
-        )
+        return f"{what} has no usable version ({found}). Expected: {expected}."
     if (major, minor) < need.least:
-        return f"{need.feature}: {need.package} is {found}. Expected: {expected}."
+        return f"{what} is {found}. Expected: {expected}."
     if (major, minor) in need.broken:
-        others = ", ".join(map(_text, need.broken))
-        return (
-            f"{need.feature}: {need.package} is {found}, where {need.why_broken}. "
-            f"Expected: any release except {others}."
-        )
+        others = f"any release except {', '.join(map(_text, need.broken))}"
+        return f"{what} is {found}, where {need.why_broken}. Expected: {others}."
     return ""
 
 

@@ -137,52 +137,31 @@ class Check(Named):
     """
 
     KIND = "check"
-    unit: str
-    fixed: Limit | None
-    default: Limit | None
-    from_run: str
-    derived_in_run: bool
-    better: Better
-    signed: bool
-    of_data: bool
-    doubted: bool
-    when: When | None
-    only_agreed: bool
-    not_owed: str
-    depends: tuple[str, ...]
-    ordered_by: str
-    order: Order
-    no_control: str
-    failing: str
-    without_limit: str
+    unit: str = ""
+    fixed: Limit | None = None
+    default: Limit | None = None
+    from_run: str = ""
+    derived_in_run: bool = False
+    better: Better = ""
+    signed: bool = False
+    of_data: bool = False
+    doubted: bool = False
+    when: When | None = None
+    only_agreed: bool = False
+    not_owed: str = ""
+    depends: tuple[str, ...] = ()
+    ordered_by: str = ""
+    order: Order = ""
+    no_control: str = ""
+    failing: str = ""
+    without_limit: str = ""
 
-    def __new__(
-        cls,
-        name: str,
-        unit: str = "",
-        *,
-        fixed: Limit | None = None,
-        default: Limit | None = None,
-        from_run: str = "",
-        derived_in_run: bool = False,
-        better: Better = "",
-        signed: bool = False,
-        of_data: bool = False,
-        doubted: bool = False,
-        when: When | None = None,
-        only_agreed: bool = False,
-        not_owed: str = "",
-        depends: tuple[str, ...] = (),
-        ordered_by: str = "",
-        order: Order = "",
-        no_control: str = "",
-        failing: str = "",
-        without_limit: str = "",
-    ) -> Check:
-        """Declare a check by the name of its measure."""
+    def __new__(cls, name: str, unit: str = "", **options: Any) -> Check:
+        """Declare a check by the name of its measure.  Raises TypeError for an unknown option."""
+        if unknown := sorted(options.keys() - cls.__annotations__.keys()):
+            raise TypeError(f"check {name!r}: unknown option {unknown[0]!r}")
         check = super().__new__(cls, name)
-        given = {key: value for key, value in locals().items() if key in cls.__annotations__}
-        check.__dict__.update(given)
+        check.__dict__.update(options, unit=unit)
         return check
 
     @property
@@ -374,9 +353,8 @@ class CriterionRow:
 
     def owes_check(self, check: Check, here: Circumstances) -> bool:
         """Return whether a check is owed in these circumstances."""
-        return (not check.only_agreed or f"{self.id}.{check}" in here.agreed) and (
-            check.when is None or check.when(here)
-        )
+        is_possible = not check.only_agreed or f"{self.id}.{check}" in here.agreed
+        return is_possible and (check.when is None or check.when(here))
 
     def owes_control(self, control: ControlRow, here: Circumstances) -> bool:
         """Return whether a control is owed in these circumstances."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from probes.check.declarations import Check, Circumstances
@@ -63,8 +64,7 @@ def explain_alike(
 
 
 def worst_of(
-    values: Mapping[Key, float | None],
-    worst: Callable[..., Any] = max,
+    values: Mapping[Key, float | None], worst: Callable[..., Any] = max
 ) -> tuple[Key | None, float | None]:
     """Return the key and value that decide: the first unknown one, else the worst.
 
@@ -181,14 +181,9 @@ def plant_on(
     runs in a worker there with these arguments; `judge` gets its answer and the trial.
     """
     answer = ask_victim(cluster, victim, read, *arguments)
-    plant(
-        measure,
-        control,
-        f"{victim['name']} {fault}",
-        lambda trial: judge(answer, trial),
-        unable=f"{victim['name']} does not answer" if answer is None else "",
-        without=without,
-    )
+    planted, judge_it = f"{victim['name']} {fault}", partial(judge, answer)
+    unable = f"{victim['name']} does not answer" if answer is None else ""
+    plant(measure, control, planted, judge_it, unable=unable, without=without)
 
 
 def silent_names(nodes: Sequence[Mapping[str, Any]], answered: Container[str]) -> list[str]:

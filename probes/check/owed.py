@@ -36,11 +36,6 @@ def disturbed_seconds(probes: Iterable[str]) -> int | None:
     return None if None in known else sum(filter(None, known))
 
 
-def usual_full_run(tier: str, nodes: int) -> int | None:
-    """Return the usual seconds of a complete rehearsal on so many nodes; None if not measured."""
-    return RUN_S.get(tier) if nodes in LAB_NODES else None
-
-
 MANY_NODES = 8  # enough that every measure that depends on the number of nodes is owed
 
 
@@ -49,11 +44,8 @@ def owed_by(here: Circumstances) -> Iterator[OwedProbe]:
     for duty in all_probes():
         row = CRITERIA[duty.criterion]
         if TIERS.index(duty.tier) <= TIERS.index(here.tier):
-            measures = [
-                check
-                for check in duty.checks
-                if row.owes_check(check, here) and is_judged(row.id, check, here.not_provable)
-            ]
+            owed = [check for check in duty.checks if row.owes_check(check, here)]
+            measures = [check for check in owed if is_judged(row.id, check, here.not_provable)]
             yield OwedProbe(
                 probe=f"probes/{duty.probe}",
                 criterion=duty.criterion,
@@ -66,14 +58,10 @@ def owed_by(here: Circumstances) -> Iterator[OwedProbe]:
 
 def judged_names(tier: str, terms: ClusterTerms, agreed: frozenset[str]) -> set[str]:
     """Return the measures, as SCALING.mfu, that a run of this tier may be judged by."""
-    return {
-        f"{probe.criterion}.{name}"
-        for on_gpu in (False, True)
-        for probe in owed_by(
-            Circumstances(tier, terms, MANY_NODES, on_gpu, agreed, ranks=2 * MANY_NODES)
-        )
-        for name in probe.measures
-    }
+    shape = (tier, terms, MANY_NODES)
+    both = (Circumstances(*shape, gpu, agreed, ranks=2 * MANY_NODES) for gpu in (False, True))
+    probes = [probe for here in both for probe in owed_by(here)]
+    return {f"{probe.criterion}.{name}" for probe in probes for name in probe.measures}
 
 
 def longer_tier(one: str, other: str) -> str:
@@ -93,11 +81,12 @@ def partial_reason(only: Sequence[str], tier: str, agreed_tier: str) -> str:
 def owed_event(tier: str, agreed_tier: str, only: Sequence[str], **shape: Any) -> dict[str, Any]:
     """Build the data of the event `run_owes`; `shape` is Circumstances without their tier."""
     here = Circumstances(tier=longer_tier(tier, agreed_tier), **shape)
+    is_measured = here.nodes in LAB_NODES and not here.on_gpu
     return {
         "owed": [probe.model_dump() for probe in owed_by(here)],
         "only": list(only),
         "partial": partial_reason(only, tier, agreed_tier),
-        "full_run_s": None if here.on_gpu else usual_full_run(agreed_tier, here.nodes),
+        "full_run_s": RUN_S.get(agreed_tier) if is_measured else None,
     }
 
 
@@ -107,11 +96,8 @@ def has_ip_fabric(fabric: str | None, facts: Sequence[Mapping[str, Any]]) -> boo
     `facts` are those of a record's nodes.  A record without these facts counts as having addresses.
     """
     try:
-        return fabric != "rdma" or any(
-            bool(fact["interfaces"].get(port["netdev"], {}).get("address"))
-            for fact in facts
-            for port in fact["rdma"]
-        )
+        ports = [(fact["interfaces"], port["netdev"]) for fact in facts for port in fact["rdma"]]
+        return fabric != "rdma" or any(of.get(name, {}).get("address") for of, name in ports)
     except (KeyError, TypeError, AttributeError):  # a modified record
         return True
 

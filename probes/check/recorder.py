@@ -26,10 +26,8 @@ from reports.run_folder.store import Store
 
 def is_red(criterion: str, one: Measurement) -> bool:
     """Return whether a measurement shows the fault: it fails, or is `doubted` and contradicted."""
-    doubted = CRITERIA[criterion].measures[one.name].doubted
-    return one.verdict is Verdict.FAIL or (
-        doubted and one.verdict is Verdict.UNPROVEN and one.limit is not None and bool(one.note)
-    )
+    doubted = CRITERIA[criterion].measures[one.name].doubted and one.verdict is Verdict.UNPROVEN
+    return one.verdict is Verdict.FAIL or (doubted and one.limit is not None and bool(one.note))
 
 
 class Recorder:
@@ -75,15 +73,9 @@ class Recorder:
         value, doubt = measure.plausible_value(value)
         if doubt:
             more["note"] = doubt
-        self._add_measurement(
-            name=str(name),
-            value=value,
-            unit=measure.unit,
-            subject=on,
-            limit=(limit or self.contract.limit(self.criterion, name)) if judged else None,
-            judged=judged,
-            **more,
-        )
+        limit = (limit or self.contract.limit(self.criterion, name)) if judged else None
+        more |= {"unit": measure.unit, "limit": limit, "judged": judged}
+        self._add_measurement(name=str(name), value=value, subject=on, **more)
 
     @property
     def row(self) -> Criterion:
@@ -130,11 +122,8 @@ class Recorder:
         not be injected; `saw` then gives the reason.  `without` are measures that the fault cannot
         make fail here.
         """
-        targets = [
-            target
-            for target in CRITERIA[self.criterion].controls[name]
-            if target not in without and self.contract.judges(self.criterion, target)
-        ]
+        possible = [one for one in CRITERIA[self.criterion].controls[name] if one not in without]
+        targets = [one for one in possible if self.contract.judges(self.criterion, one)]
         observed = [trial.worst(target) for target in targets] if trial else []
         caught = None
         if observed:
@@ -166,11 +155,8 @@ class Recorder:
 
         Returns its path in the run folder, as a finding names it; "" in a trial.
         """
-        text = (
-            content
-            if isinstance(content, str)
-            else json.dumps(redact(content), indent=1, default=str)
-        )
+        is_text = isinstance(content, str)
+        text = content if is_text else json.dumps(redact(content), indent=1, default=str)
         entry: Evidence | None = self.store.keep(self.probe, name, text, kind=kind, caption=caption)
         return entry.path if entry else ""
 

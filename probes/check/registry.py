@@ -134,9 +134,8 @@ def find_criteria() -> Mapping[str, CriterionRow]:
     found = {one.id: one for one in map(load_criterion, sorted(PROBES.glob(f"*/{FILE}")))}
     for id in ACCEPTANCE_TABLE:
         if id not in found:
-            raise BrokenCriterion(
-                f"probes/{id.lower()}/{FILE} is missing, but {id} is a row of the acceptance table"
-            )
+            lost = f"probes/{id.lower()}/{FILE} is missing"
+            raise BrokenCriterion(f"{lost}, but {id} is a row of the acceptance table")
     return {id: found[id] for id in [*ACCEPTANCE_TABLE, *found]}
 
 
@@ -161,14 +160,11 @@ def is_judged(criterion: str, measure: str, not_provable: Container[str]) -> boo
 @cache
 def measures_by_term() -> Mapping[str, Mapping[str, frozenset[str]]]:
     """Map each key of [cluster] to the measures that depend on it, by criterion."""
-    return {
-        key: {
-            id: frozenset(
-                check
-                for check in row.checks
-                if key == "accelerators" or key in row.depends or key in check.terms
-            )
-            for id, row in CRITERIA.items()
-        }
-        for key in ClusterTerms.model_fields
-    }
+    keys, rows = ClusterTerms.model_fields, CRITERIA.items()
+    return {key: {id: _depending_on(key, row) for id, row in rows} for key in keys}
+
+
+def _depending_on(key: str, row: CriterionRow) -> frozenset[str]:
+    """Return the measures of a row that depend on a key of [cluster]."""
+    every = key == "accelerators" or key in row.depends
+    return frozenset(check for check in row.checks if every or key in check.terms)
