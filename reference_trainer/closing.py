@@ -17,13 +17,7 @@ import torch
 from reference_trainer.config import TrainConfig
 from reference_trainer.data.shard_stream import make_sample
 from reference_trainer.distributed import World
-from reference_trainer.model.export import (
-    WEIGHTS,
-    gather_weights,
-    load_export,
-    read_files,
-    write_export,
-)
+from reference_trainer.model import export as exports
 from reference_trainer.model.transformer import next_token_loss
 from reference_trainer.rank_environment import PlantedErrors, read_variables
 
@@ -41,11 +35,8 @@ def close_job(model: Any, config: TrainConfig, world: World, errors: PlantedErro
     """
     # First: after a forward pass without a backward pass FSDP leaves its root's weights unsharded.
     export = _export(model, config, world, errors)
-    return {
-        "variables": read_variables(config.show),
-        "export": export,
-        "validation": _validate(model, config, world, errors),
-    }
+    variables, validation = read_variables(config.show), _validate(model, config, world, errors)
+    return {"variables": variables, "export": export, "validation": validation}
 
 
 def validation_tokens(config: TrainConfig, seed: int | None = None) -> Any:
@@ -79,23 +70,23 @@ def _export(model: Any, config: TrainConfig, world: World, errors: PlantedErrors
         return None
     writes = world.rank == 0 or errors.everywhere("export")
     folder, own = Path(config.export), {}
-    weights = gather_weights(model, keep=writes)
+    weights = exports.gather_weights(model, keep=writes)
     files, problem = None, None
     if writes:
         if errors.everywhere("corrupt"):
             weights["head.weight"] = -weights["head.weight"]
         place = folder if world.rank == 0 else folder / f"rank{world.rank}"
         try:
-            own["sha256"] = write_export(weights, config, place)
-            if (folder / WEIGHTS).stat().st_size <= MAX_SENT_BYTES:
-                files = read_files(folder)
+            own["sha256"] = exports.write_export(weights, config, place)
+            if (folder / exports.WEIGHTS).stat().st_size <= MAX_SENT_BYTES:
+                files = exports.read_files(folder)
         except OSError as error:
             problem = f"rank {world.rank} on {world.host}: the model was not exported: {error}"
     files, problem = world.broadcast((files, problem))  # so that all ranks raise, or none
     if problem:
         raise OSError(problem)
     if world.rank == world.size - 1:
-        own.update(_load(files or read_files(folder), config))
+        own.update(_load(files or exports.read_files(folder), config))
     if not config.keep_export:
         world.gather(None)  # the last rank has loaded it
         if writes:
@@ -104,7 +95,7 @@ def _export(model: Any, config: TrainConfig, world: World, errors: PlantedErrors
 
 
 def _load(files: dict[str, bytes], config: TrainConfig) -> Part:
-    loaded = load_export(files)
-    sha256 = hashlib.sha256(files[WEIGHTS]).hexdigest()
+    loaded = exports.load_export(files)
+    sha256 = hashlib.sha256(files[exports.WEIGHTS]).hexdigest()
     loss = validation_loss(loaded, validation_tokens(config)) if config.validate else None
     return {"loaded_sha256": sha256, "loaded_loss": loss}

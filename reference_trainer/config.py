@@ -10,13 +10,8 @@ from typing import Any, get_type_hints
 import click
 
 from reference_trainer.rank_environment import KINDS, parse_errors
-from reference_trainer.telemetry.event_log import (
-    SEGMENTS,
-    STAGES,
-    USAGE,
-    InjectedDelay,
-    parse_delays,
-)
+from reference_trainer.telemetry import event_log
+from reference_trainer.telemetry.event_log import SEGMENTS, STAGES, USAGE, InjectedDelay
 
 CHOICES = {  # allowed values of the fields that take one of a few words
     "dtype": ("auto", "fp32", "bf16"),
@@ -211,22 +206,19 @@ class TrainConfig:
         can_save = self.save_every == 0 or self.checkpoints is not None
         self._require("save_every", can_save, "0, because no checkpoints folder is given")
         self._require("pace_s", not (self.recompute and self.pace_s), "0 with recompute=True")
-        parse_delays(self.stall)
+        event_log.parse_delays(self.stall)
         parse_errors(self.plant)
 
     @property
     def shape(self) -> BlockShape:
         """Sizes inside a block; options that are 0 are replaced by their computed value."""
-        return BlockShape(
-            head_dim=self.dim // self.heads,
-            kv_heads=self.kv_heads or self.heads,
-            hidden=self.hidden or -(-8 * self.dim // 24) * 8,
-        )
+        kv_heads, hidden = self.kv_heads or self.heads, self.hidden or -(-8 * self.dim // 24) * 8
+        return BlockShape(head_dim=self.dim // self.heads, kv_heads=kv_heads, hidden=hidden)
 
     @property
     def delays(self) -> tuple[InjectedDelay, ...]:
         """Injected delays, parsed from `stall`."""
-        return parse_delays(self.stall)
+        return event_log.parse_delays(self.stall)
 
     def identity(self) -> dict[str, Any]:
         """Return the fields that must be equal in a checkpoint and a run, by name."""

@@ -17,25 +17,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from reference_trainer import process_group, rank_environment
 from reference_trainer.config import TrainConfig
-from reference_trainer.process_group import (
-    GPU_BACKEND,
-    drop_group,
-    has_foreign_group,
-    join_group,
-    join_part,
-    keep_part,
-    leave_group,
-    set_timeout,
-)
-from reference_trainer.rank_environment import (
-    LaunchError,
-    bind_gloo,
-    log_length,
-    pin_order,
-    read_environment,
-    show_warnings,
-)
+from reference_trainer.rank_environment import LaunchError, read_environment
 
 log = logging.getLogger("reference_trainer")
 HOPPER = (9, 0)  # compute capability of an H100
@@ -80,7 +64,7 @@ class World:
         """Set the time-out of collectives from now on, in seconds; a longer one fails."""
         for group in (self.group, *self.mesh.get_all_groups()):
             if dist.get_backend(group) != "fake":  # it sends nothing, so nothing can time out
-                set_timeout(group, timedelta(seconds=timeout_s))
+                process_group.set_timeout(group, timedelta(seconds=timeout_s))
 
 
 def start_reading(values: Any) -> Callable[[], list[float]]:
@@ -106,7 +90,7 @@ def new_gloo_group(world: World, timeout_s: float) -> Any:
 
     A collective that takes longer than `timeout_s` seconds fails.
     """
-    return join_part(dist.get_process_group_ranks(world.group), "gloo", timeout_s)
+    return process_group.join_part(dist.get_process_group_ranks(world.group), "gloo", timeout_s)
 
 
 @contextmanager
@@ -116,13 +100,13 @@ def join_job(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
     The group of `mesh` (1-D), or a process group of the caller, is used and not destroyed. Raises
     LaunchError when there is none and the environment does not describe one.
     """
-    owned = not has_foreign_group()
+    owned = not process_group.has_foreign_group()
     local_rank = read_environment()["LOCAL_RANK"] if owned else int(os.environ.get("LOCAL_RANK", 0))
     device = choose_device(config.device, local_rank)
     with _torch_settings(config, device):
         # Before the first communicator is made. Only for GPUs: a CPU always sums in order of rank.
         logs = device.type == "cuda" and config.deterministic
-        start = log_length() if logs else 0
+        start = rank_environment.log_length() if logs else 0
         try:
             if owned:
                 start = _join_group(config, device, start)
@@ -133,13 +117,13 @@ def join_job(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
             world.set_timeout(config.init_timeout_s)
         except BaseException:
             if logs:
-                show_warnings(start)
+                rank_environment.show_warnings(start)
             if owned:
                 # Destroying would wait for collectives of NCCL that never end.
-                drop_group(abort=device.type == "cuda")
+                process_group.drop_group(abort=device.type == "cuda")
             raise
         if owned:
-            leave_group()
+            process_group.leave_group()
 
 
 def choose_device(requested: str, local_rank: int) -> Any:
@@ -198,7 +182,7 @@ def _torch_settings(config: TrainConfig, device: Any) -> Iterator[None]:
         # cuBLAS reads it when it starts; the value is from its documentation.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         if device.type == "cuda":
-            for message in pin_order():
+            for message in rank_environment.pin_order():
                 log.warning("%s", message)
     torch.use_deterministic_algorithms(config.deterministic)
     attention = nullcontext() if config.deterministic else fastest_attention(device)
@@ -215,10 +199,10 @@ def _torch_settings(config: TrainConfig, device: Any) -> Iterator[None]:
 
 def _join_group(config: TrainConfig, device: Any, log_start: int) -> int:
     """Join the job's group; return how many bytes NCCL had logged before it was made."""
-    bind_gloo()
-    name, bound = (GPU_BACKEND, device) if device.type == "cuda" else ("gloo", None)
+    rank_environment.bind_gloo()
+    name, bound = (process_group.GPU_BACKEND, device) if device.type == "cuda" else ("gloo", None)
     try:
-        return join_group(name, config.init_timeout_s, bound, log_start).log_start
+        return process_group.join_group(name, config.init_timeout_s, bound, log_start).log_start
     except dist.DistNetworkError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         message = f"rank {os.environ['RANK']} cannot connect to its peers at {address}"
@@ -261,4 +245,4 @@ def _sharding_mesh(config: TrainConfig, device: Any, mesh: Any) -> Any:
 def _keep_mesh(device: Any, shape: tuple[int, ...], names: tuple[str, ...] | None = None) -> Any:
     """Make a mesh of all ranks once for each group: DTensor's caches name the groups of a mesh."""
     make = partial(init_device_mesh, device.type, shape, mesh_dim_names=names)
-    return keep_part(("mesh", *shape), make)
+    return process_group.keep_part(("mesh", *shape), make)

@@ -271,11 +271,8 @@ CONNECT_SECONDS = 10
 
 def encode_words(values: Mapping[str, Any]) -> str:
     """Encode values as words; leave out those that are None."""
-    return " ".join(
-        f"{name}={quote(str(value), safe=SAFE)}"
-        for name, value in values.items()
-        if value is not None
-    )
+    known = {name: str(value) for name, value in values.items() if value is not None}
+    return " ".join(f"{name}={quote(text, safe=SAFE)}" for name, text in known.items())
 
 
 def read_variables(shown: str = "") -> dict[str, str | None]:

@@ -86,9 +86,8 @@ class Trainer:
         require_memory(config, world)
         self.errors = PlantedErrors(config.plant, world.rank, world.size)
         self.master, self.start_digest = connect_master(), ""  # rank 0's store is up by now
-        self.model = transformer.build_model(
-            config, world, self._note_start, self.errors.here("weights")
-        )
+        odd = self.errors.here("weights")
+        self.model = transformer.build_model(config, world, self._note_start, odd)
         # The compiled loss makes no copies of the logits, which are the largest tensors of all.
         self.loss = torch.compile(next_token_loss) if config.compile else next_token_loss
         self.parameters = list(self.model.parameters())
@@ -198,9 +197,8 @@ class Trainer:
         config, world = self.config, self.world
         gradients = transformer.local_gradients(self.parameters)
         flag = loss.new_full((), PROGRESS.stop_requested.is_set())  # new_tensor waits for the GPU
-        mean, stop, total = world.mean(
-            torch.stack([loss * share, flag, transformer.square_sum(gradients)])
-        )
+        own = torch.stack([loss * share, flag, transformer.square_sum(gradients)])
+        mean, stop, total = world.mean(own)
         norm = (total * (config.shard or world.size)).sqrt()  # over one copy of the model
         transformer.clip_gradients(gradients, norm, config.clip)
         reported = mean * (world.size if self.errors.everywhere("metrics") else 1)

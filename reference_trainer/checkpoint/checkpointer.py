@@ -42,13 +42,8 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from reference_trainer import manifest
-from reference_trainer.checkpoint.save import (
-    CheckpointWriter,
-    Storage,
-    call_on,
-    raise_on_all,
-    try_call,
-)
+from reference_trainer.checkpoint import save as saving
+from reference_trainer.checkpoint.save import CheckpointWriter, Storage
 from reference_trainer.checkpoint.select import CheckpointSelector, Selection
 from reference_trainer.config import TrainConfig
 from reference_trainer.data.shard_stream import SampleStream
@@ -265,11 +260,8 @@ class Checkpointer:
         try:
             saved = self._saving.result(self._timeout_s)
         except futures.TimeoutError:
-            took = f"did not end within {self._timeout_s:.0f} s"
-            message = (
-                f"the background save of a checkpoint {took}. Check the storage of {self.folder}"
-            )
-            raise CheckpointError(message) from None
+            late = f"did not end within {self._timeout_s:.0f} s. Check the storage of {self.folder}"
+            raise CheckpointError(f"the background save of a checkpoint {late}") from None
         self._saving = None
         return [saved]
 
@@ -287,8 +279,8 @@ class Checkpointer:
         """
         rank, folder, training = self.world.rank, self._fetch(choice), self.training
         initial = deepcopy(training.state_dict()) if forget in ("optimizer", "all") else {}
-        loaded, problem = try_call(lambda: self._load_state(choice, folder), rank)
-        raise_on_all(self.world, problem, f"{choice.path} was not loaded")
+        loaded, problem = saving.try_call(lambda: self._load_state(choice, folder), rank)
+        saving.raise_on_all(self.world, problem, f"{choice.path} was not loaded")
         if forget == "peer":
             _load_stale_rank(loaded, self.folder, choice, self.world)
         # The state is loaded in place, so the parts to forget were copied before the load.
@@ -314,12 +306,12 @@ class Checkpointer:
         if self.storage.shared:
             return path
         world, source, failure = self.world, choice.source_rank, f"{path} was not sent to all nodes"
-        files = call_on(world, [source], lambda: manifest.read(path)["files"], failure)
+        files = saving.call_on(world, [source], lambda: manifest.read(path)["files"], failure)
         names = [*world.gather(files)[source], manifest.NAME]
         copy = self.folder / f"{path.name}.tmp-{world.broadcast(secrets.token_hex(4))}"
         self.storage.distribute(copy, names, source, world, original=path)
-        reason, problem = try_call(lambda: manifest.verify(copy, choice.step, self.identity))
-        raise_on_all(world, reason or problem, f"{failure} completely")
+        reason, problem = saving.try_call(lambda: manifest.verify(copy, choice.step, self.identity))
+        saving.raise_on_all(world, reason or problem, f"{failure} completely")
         return copy
 
     def _load_state(self, choice: Selection, folder: Path) -> dict[str, Any]:
@@ -328,10 +320,8 @@ class Checkpointer:
         if choice.saved_world == self.world.size:
             state["rng"] = {f"rank{self.world.rank}": b""}
         load_plain(state, folder, self.world.group)
-        if state["progress"]["step"] != choice.step:
-            raise CheckpointError(
-                f"the files hold step {state['progress']['step']}, not step {choice.step}"
-            )
+        if (held := state["progress"]["step"]) != choice.step:
+            raise CheckpointError(f"the files hold step {held}, not step {choice.step}")
         return state
 
 
@@ -343,9 +333,8 @@ def _load_stale_rank(loaded: dict[str, Any], folder: Path, choice: Selection, wo
     """
     older = [step for step in manifest.committed_steps(folder) if step < choice.step]
     if not older:
-        raise CheckpointError(
-            f"--forget peer needs a checkpoint before step-{choice.step}, but there is none"
-        )
+        needed = f"a checkpoint before step-{choice.step}"
+        raise CheckpointError(f"--forget peer needs {needed}, but there is none")
     state = {part: loaded[part] for part in ("model", "optimizer")}
     stale = last_largest(world.gather(count_local(state["model"])))
     step = older[0] if world.rank == stale else choice.step
@@ -386,12 +375,7 @@ def _make_stager(on_gpu: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
     # none.
     from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-    stager = DefaultStager(
-        StagingOptions(
-            use_pinned_memory=on_gpu,
-            use_shared_memory=False,
-            use_async_staging=False,
-            use_non_blocking_copy=on_gpu,
-        )
-    )
+    copies = {"use_pinned_memory": on_gpu, "use_non_blocking_copy": on_gpu}
+    options = StagingOptions(use_shared_memory=False, use_async_staging=False, **copies)
+    stager = DefaultStager(options)
     return stager.stage

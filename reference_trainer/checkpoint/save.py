@@ -84,9 +84,8 @@ class Storage:
             with suppress(FileNotFoundError):  # another run that starts here has removed it
                 marker.rmdir()
         if not reports[0][1]:
-            raise CheckpointError(
-                f"another run has just begun in {folder}: name another folder with --checkpoints"
-            )
+            do = "name another folder with --checkpoints"
+            raise CheckpointError(f"another run has just begun in {folder}: {do}")
         hosts = [host for host, _ in reports]
         self.remote_ranks = [rank for rank, (_, sees) in enumerate(reports) if not sees]
         # The first rank of each remote node is its leader.
@@ -291,11 +290,8 @@ class CheckpointWriter:
         # An existing one was skipped as damaged when the run resumed: keep it under another name.
         if final.exists():
             aside = final.rename(self.folder / f"{final.name}.rejected-{secrets.token_hex(4)}")
-            log.warning(
-                "the checkpoint of step %d was skipped when this run began: it is kept as %s",
-                step,
-                aside,
-            )
+            text = "the checkpoint of step %d was skipped when this run began: it is kept as %s"
+            log.warning(text, step, aside)
         path.rename(final)
         manifest.sync_folder(self.folder)
         self.skipped_steps.discard(step)

@@ -147,6 +147,5 @@ def _parse_line(line: bytes, location: str) -> bytes:
 
 
 def _unreadable_error(location: str, reason: str) -> UnreadableDocument:
-    return UnreadableDocument(
-        f"{location} cannot be read as a document: {reason}. Repair it or remove it from the folder"
-    )
+    why = f"{reason}. Repair it or remove it from the folder"
+    return UnreadableDocument(f"{location} cannot be read as a document: {why}")

@@ -162,18 +162,16 @@ class Gang:
     def _request_group(self) -> None:
         # pg.wait, not pg.ready(): the latter runs a task in the group first.
         label = f"a gang of {self.size} x {self.resource} ({self.strategy})"
+        bundles = [{self.resource: 1}] * self.size
         try:
-            self._group = ray.util.placement_group(
-                [{self.resource: 1}] * self.size, strategy=self.strategy, name=self.name
-            )
+            self._group = ray.util.placement_group(bundles, strategy=self.strategy, name=self.name)
         except ray.exceptions.RaySystemError as error:  # a group of this name exists
             raise GangPending(f"{label} could not be requested: {error}") from error
         notice_s = min(NOTICE_SECONDS, self.timeout)
         if self._group.wait(timeout_seconds=notice_s):
             return
-        self.notify(
-            f"{label} waits for resources ({self._free():.0f} free), and holds none meanwhile"
-        )
+        free = f"{self._free():.0f} free"
+        self.notify(f"{label} waits for resources ({free}), and holds none meanwhile")
         if not self._group.wait(timeout_seconds=self.timeout - notice_s):
             held = self.holders() or "the gang held nothing while it waited"
             raise GangPending(
@@ -288,22 +286,14 @@ class Gang:
         ]
 
     def run(
-        self,
-        function: Callable[..., Any],
-        *arguments: Any,
-        timeout: float = 600,
-        environment: dict[str, str | None] | None = None,
-        each: Sequence[Sequence[Any]] | None = None,
-        groups: Sequence[Sequence[int]] | None = None,
+        self, function: Callable[..., Any], *arguments: Any, timeout: float = 600, **options: Any
     ) -> list[Any]:
         """Call `function` on every rank at once and return the results in rank order.
 
-        `each[rank]` are further arguments of that rank alone. `groups` splits the workers into
-        separate jobs that run at the same time; workers in no group stay idle. Results are then in
-        order of groups. Each job has a fresh rendezvous port, unless its group is kept. Raises
-        WorkerLost when a rank fails or dies, GangError on timeout.
+        `options` are those of `begin`. Each job has a fresh rendezvous port, unless its group is
+        kept. Raises WorkerLost when a rank fails or dies, GangError on timeout.
         """
-        calls = self.begin(function, *arguments, environment=environment, each=each, groups=groups)
+        calls = self.begin(function, *arguments, **options)
         task = f"while running `{getattr(function, '__name__', 'a function')}`"
         return self._collect(calls, timeout, task)
 
@@ -315,7 +305,12 @@ class Gang:
         each: Sequence[Sequence[Any]] | None = None,
         groups: Sequence[Sequence[int]] | None = None,
     ) -> list[Any]:
-        """Start the calls as `run` does, but return one object reference per rank at once."""
+        """Start the calls as `run` does, but return one object reference per rank at once.
+
+        `each[rank]` are further arguments of that rank alone. `groups` splits the workers into
+        separate jobs that run at the same time; workers in no group stay idle. Results are then in
+        order of groups.
+        """
         jobs = [[*group] for group in groups or [range(self.size)]]
         # No port: a call that needs none leaves the groups of the last one that joined any.
         kind = getattr(function, KIND, "")
@@ -399,9 +394,8 @@ class Gang:
         errors = _failed_calls(calls, ray.exceptions.RayTaskError)
         first, cause = find_cause({index: last_line(each) for index, each in errors.items()})
         dead, blamed = self._owners(calls, dead), self._owners(calls, first or [*failed])
-        failure = (
-            f"{name_ranks(blamed)}{self._hosts_of(blamed)} failed: {cause or last_line(error)}"
-        )
+        why = cause or last_line(error)
+        failure = f"{name_ranks(blamed)}{self._hosts_of(blamed)} failed: {why}"
         died = f"{name_ranks(dead)} died{self._hosts_of(dead)}"
         said = f"{died}; {failure}" if dead and first else died if dead else failure
         return WorkerLost(f"{said} ({task})" if task else said, dead, lost_at, blamed)

@@ -151,9 +151,8 @@ def run_with_ray_train(job: TrainingJob) -> JobResult:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
     except ImportError as error:
-        raise GangError(
-            f"Ray Train cannot be used: {error}. Install it: pip install 'ray[train]'"
-        ) from None
+        why = f"{error}. Install it: pip install 'ray[train]'"
+        raise GangError(f"Ray Train cannot be used: {why}") from None
     out = _out_folder(job)
     trainer = TorchTrainer(
         _ray_train_rank,
@@ -239,9 +238,8 @@ def _agent_commands(job: TrainingJob, gang: Gang) -> list[tuple[list[str], str]]
 def _out_folder(job: TrainingJob) -> Path:
     """Return the job's folder for results. Raises GangError when there is none."""
     if job.config.out is None:
-        raise GangError(
-            "this launcher needs a folder for results that all nodes share: name it with --out"
-        )
+        needed = "a folder for results that all nodes share"
+        raise GangError(f"this launcher needs {needed}: name it with --out")
     return Path(job.config.out)
 
 
@@ -252,9 +250,8 @@ def _read_results(out: Path, size: int) -> list[dict[str, Any]]:
         try:
             results.append(json.loads((out / f"result.rank{rank}.json").read_text("ascii")))
         except (OSError, ValueError) as error:
-            raise GangError(
-                f"the result of rank {rank} cannot be read from --out: {error}"
-            ) from None
+            what = f"the result of rank {rank}"
+            raise GangError(f"{what} cannot be read from --out: {error}") from None
     return results
 
 
@@ -265,18 +262,19 @@ LAUNCHERS: dict[str, Callable[[TrainingJob], JobResult]] = {
 }
 
 
-@click.command(short_help="Start the job on a Ray cluster, with all ranks or none.")
+@click.command(
+    short_help="Start the job on a Ray cluster, with all ranks or none.",
+    context_settings={"show_default": True},
+)
 @click.option(
     "--workers",
     default="all",
-    show_default=True,
     help="Number of ranks. all means one for each GPU; without GPUs, one for each node.",
 )
 @click.option(
     "--launcher",
     type=click.Choice(list(LAUNCHERS)),
     default="gang",
-    show_default=True,
     help="Program that starts and restarts the ranks: gang is this trainer's own launcher.",
 )
 @click.option(
@@ -293,20 +291,12 @@ LAUNCHERS: dict[str, Callable[[TrainingJob], JobResult]] = {
     help="Set an environment variable on every rank (can be given several times).",
 )
 @click.option(
-    "--restarts",
-    default=3,
-    show_default=True,
-    help="How often the job is started again after a rank was lost.",
+    "--restarts", default=3, help="How often the job is started again after a rank was lost."
 )
 @click.option(
-    "--wait",
-    default=300.0,
-    show_default=True,
-    help="Seconds to wait for enough free GPUs; then the job fails.",
+    "--wait", default=300.0, help="Seconds to wait for enough free GPUs; then the job fails."
 )
-@click.option(
-    "--name", default="launch", show_default=True, help="Name of the job and its placement group."
-)
+@click.option("--name", default="launch", help="Name of the job and its placement group.")
 @config_options
 def launch(
     workers: str,
@@ -372,16 +362,14 @@ def _print_result(job: TrainingJob, result: JobResult) -> None:
     steps = result.rank0["steps"]
     last = steps[-1] if steps else {"step": result.rank0["start_step"], "loss": None}
     if last["loss"] is not None and not math.isfinite(last["loss"]):
-        raise click.ClickException(
-            f"training failed: the loss of step {last['step']} is {last['loss']}"
-        )
+        found = f"the loss of step {last['step']} is {last['loss']}"
+        raise click.ClickException(f"training failed: {found}")
     for rank in result.ranks:
         click.echo(f"trained {encode_words(rank_environment.trained_words(rank))}")
     loss = "" if last["loss"] is None else f" loss={last['loss']:.4f}"
     attempts = "" if result.attempts is None else f" attempts={result.attempts}"
-    click.echo(
-        f"done ranks={job.size}{attempts} step={last['step']}{loss} digest={result.rank0['digest']}"
-    )
+    end = f"step={last['step']}{loss} digest={result.rank0['digest']}"
+    click.echo(f"done ranks={job.size}{attempts} {end}")
 
 
 def _count_ranks(workers: str, resource: str) -> int:

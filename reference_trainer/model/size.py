@@ -108,9 +108,8 @@ class MemoryNeed:
 
     def __str__(self) -> str:
         """Show as `8 GiB (1 for weights and optimizer, 4 for activations, 3 to work with)`."""
-        state, activations, work = (
-            f"{part / GIB:.1f}" for part in (self.state, self.activations, self.work)
-        )
+        parts = (self.state, self.activations, self.work)
+        state, activations, work = (f"{part / GIB:.1f}" for part in parts)
         return (
             f"{self.total / GIB:.1f} GiB ({state} for weights and optimizer, "
             f"{activations} for activations, {work} as work space)"
