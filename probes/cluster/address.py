@@ -108,16 +108,14 @@ def check_spec(spec: str) -> None:
         raise ClusterUnreachable(f"--cluster is {spec}, {SUBMIT} --address {spec}")
     if match := re.fullmatch(r"local(?::(\d+))?", spec):
         if not 1 <= int(match[1] or 1) <= MAX_RAYLETS:
-            raise ClusterUnreachable(
-                f"--cluster local:N: expected 1 to {MAX_RAYLETS} raylets, found {match[1]}"
-            )
+            expected = f"1 to {MAX_RAYLETS} raylets"
+            raise ClusterUnreachable(f"--cluster local:N: expected {expected}, found {match[1]}")
         return
     word = spec.partition(":")[0]
     close = closest_name(word, ["auto", "local", "ray"])
-    meant = f"; did you mean {close}?" if close not in ("", word) else ""
-    raise ClusterUnreachable(
-        f"--cluster: expected auto, local[:N] or ray://host:port, found {spec!r}{meant}"
-    )
+    found = f"{spec!r}; did you mean {close}?" if close not in ("", word) else repr(spec)
+    expected = "auto, local[:N] or ray://host:port"
+    raise ClusterUnreachable(f"--cluster: expected {expected}, found {found}")
 
 
 def count_raylets(spec: str) -> int:
@@ -162,9 +160,8 @@ def _running_address() -> tuple[str, str]:
     own = sorted(address for address, here in raylets.items() if here)
     if own:
         if len(own) > 1 and last not in own:
-            raise ClusterUnreachable(
-                f"--cluster auto found several clusters ({', '.join(own)}): set RAY_ADDRESS to one"
-            )
+            found = f"several clusters ({', '.join(own)})"
+            raise ClusterUnreachable(f"--cluster auto found {found}: set RAY_ADDRESS to one")
         return (last if last in own else own[0]), "from a Ray process of this host"
     if raylets:
         raise ClusterUnreachable(
@@ -294,9 +291,8 @@ class Route:
     def parse(cls, line: str) -> Route:
         """Parse a row: numbers are hexadecimal, in the byte order of an x86."""
         _, target, gateway, *rest = line.split()
-        network, mask = (
-            IPv4Address(int(text, 16).to_bytes(4, sys.byteorder)) for text in (target, rest[4])
-        )
+        numbers = (int(text, 16).to_bytes(4, sys.byteorder) for text in (target, rest[4]))
+        network, mask = map(IPv4Address, numbers)
         return cls(IPv4Network(f"{network}/{mask}"), int(gateway, 16) != 0)
 
 

@@ -170,11 +170,8 @@ def stop_resource(kind: str, name: str) -> None:
 
 def jobs_with(address: str, word: str) -> list[str]:
     """List the jobs that have not ended and whose command has this word.  Raises OSError."""
-    return [
-        job["submission_id"]
-        for job in list_jobs(address, f"with {word}")
-        if word in str(job.get("entrypoint"))
-    ]
+    jobs = list_jobs(address, f"with {word}")
+    return [job["submission_id"] for job in jobs if word in str(job.get("entrypoint"))]
 
 
 def list_jobs(address: str, which: str = "of an earlier run") -> list[dict[str, Any]]:

@@ -14,16 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from probes.cluster.address import (
-    QUIET,
-    ClusterUnreachable,
-    TokenProblem,
-    cannot_join,
-    check_spec,
-    count_raylets,
-    find_address,
-    follow_auth_mode,
-)
+from probes.cluster import address as addresses
+from probes.cluster import room
+from probes.cluster.address import ClusterUnreachable, TokenProblem, follow_auth_mode
 from probes.cluster.ask import ask_nodes
 from probes.cluster.cleanup import CleanupProcess
 from probes.cluster.embedded import LocalCluster
@@ -33,14 +26,6 @@ from probes.cluster.kept_gang import GangKeeper
 from probes.cluster.node_facts import node_facts
 from probes.cluster.node_watch import NodeState
 from probes.cluster.ray_internals import read_draining
-from probes.cluster.room import (
-    claim_cluster,
-    describe_busy,
-    describe_holders,
-    end_claim,
-    find_holders,
-    release_cluster,
-)
 from reference_trainer.launch.gang import Gang
 from reports.numbers import quantity
 from reports.version import PACKAGES
@@ -59,14 +44,14 @@ class VersionMismatch(RuntimeError):
 
 def connect(spec: str) -> Cluster:
     """Join the cluster that `spec` names.  Raises ClusterUnreachable or VersionMismatch."""
-    check_spec(spec)
-    if raylets := count_raylets(spec):
+    addresses.check_spec(spec)
+    if raylets := addresses.count_raylets(spec):
         try:
             local = LocalCluster(raylets)
         except RuntimeError as error:
             raise ClusterUnreachable(str(error)) from None
         return Cluster(local.info["address"], "local", local)
-    address = find_address(spec)
+    address = addresses.find_address(spec)
     return Cluster(address, "client" if address.startswith("ray://") else "ray")
 
 
@@ -125,13 +110,13 @@ class Cluster:
         folders = [str(ROOT / name) for name in PACKAGES]
         try:
             environment = {"py_modules": folders, "excludes": ["**/__pycache__"]}
-            ray.init(self.address, runtime_env=environment, **QUIET)
+            ray.init(self.address, runtime_env=environment, **addresses.QUIET)
         except RuntimeError as error:
             if "ersion mismatch" in str(error):
                 raise VersionMismatch(" ".join(str(error).split())) from None
             raise
         except (ConnectionError, ValueError) as error:
-            raise cannot_join(self.address, error) from None
+            raise addresses.cannot_join(self.address, error) from None
 
     @property
     def embedded_nodes(self) -> int | None:
@@ -143,9 +128,7 @@ class Cluster:
         """Reason why this is a rehearsal; empty on a real cluster."""
         if self.kind == "local":
             return f"{quantity(len(self.nodes), 'raylets')} embedded on one host"
-        if self.emulated:
-            return "accelerators are emulated: arithmetic is on the CPU"
-        return ""
+        return "accelerators are emulated: arithmetic is on the CPU" if self.emulated else ""
 
     @property
     def on_gpu(self) -> bool:
@@ -342,36 +325,35 @@ class Cluster:
 
     def describe_holders(self) -> str:
         """Describe what holds accelerators of this cluster; "" for nothing."""
-        return describe_holders(find_holders(self.resource, self.node_names), self.resource)
+        holders = room.find_holders(self.resource, self.node_names)
+        return room.describe_holders(holders, self.resource)
 
     def groups_named(self, name: str) -> list[int]:
         """Count the bundles of each placement group of this name; removed groups are left out."""
         import ray
 
-        return [
-            sum(bool(node.strip("f")) for node in group["bundles_to_node_id"].values())
-            for group in ray.util.placement_group_table().values()
-            if group["name"] == name and group["state"] != "REMOVED"
-        ]
+        groups = [one for one in ray.util.placement_group_table().values() if one["name"] == name]
+        living = [one["bundles_to_node_id"] for one in groups if one["state"] != "REMOVED"]
+        return [sum(bool(node.strip("f")) for node in nodes.values()) for nodes in living]
 
     def describe_busy(self, seconds: float) -> str:
         """Describe what still holds accelerators after so many seconds; "" once all are free."""
-        return describe_busy(self, seconds)
+        return room.describe_busy(self, seconds)
 
     def claim(self, started: str, wait_s: float, say: Callable[[str], None]) -> None:
         """Let no other trial begin here until `release`; raises OtherTrial (see room.py).
 
         An embedded cluster is claimed, too: its address leads another trial there.
         """
-        claim_cluster(self, started, wait_s, say)
+        room.claim_cluster(self, started, wait_s, say)
 
     def release(self) -> None:
         """Let another trial begin here."""
-        release_cluster()
+        room.release_cluster()
 
     def end_claim(self, job: str) -> None:
         """End the claim of a job that is no trial.  Raises OtherTrial where it has none."""
-        end_claim(job)
+        room.end_claim(job)
 
     def close(self) -> None:
         """Leave the cluster, end it if it is embedded, and clean up what is left."""

@@ -61,12 +61,8 @@ def _find_results(part: Any, test: str) -> Iterator[dict[str, str]]:
         test = str(part.get("name", test))
         if isinstance(part.get("status"), str):
             where = part.get("gpu_id", part.get("gpu_ids", part.get("entity_id", "")))
-            yield {
-                "test": test,
-                "where": str(where),
-                "status": part["status"],
-                "text": _find_text(part.get("warnings", part.get("warning", ""))),
-            }
+            text = _find_text(part.get("warnings", part.get("warning", "")))
+            yield {"test": test, "where": str(where), "status": part["status"], "text": text}
         for key, value in part.items():
             if key != SUMMARY:
                 yield from _find_results(value, test)

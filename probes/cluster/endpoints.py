@@ -94,9 +94,8 @@ def read_listeners(ports: Sequence[int], net: str = "/proc/net") -> dict[int, li
     if not texts:
         return None
     found = parse_listeners("\n".join(texts))
-    return {
-        port: sorted({address for address, number in found if number == port}) for port in ports
-    }
+    of = {port: {address for address, number in found if number == port} for port in ports}
+    return {port: sorted(addresses) for port, addresses in of.items()}
 
 
 def parse_listeners(text: str) -> list[tuple[str, int]]:

@@ -190,12 +190,10 @@ def read_addresses(sysfs: str = "/sys/class/net") -> dict[str, dict[str, Any]] |
 
 def _list_addresses() -> list[tuple[str, str]]:
     """List (interface, address); `eth0:1` is an address of eth0.  Raises OSError."""
-    return [
-        (name.partition(":")[0], row.address.partition("%")[0])
-        for name, rows in import_psutil().net_if_addrs().items()
-        for row in rows
-        if row.family in (socket.AF_INET, socket.AF_INET6)
-    ]
+    found = import_psutil().net_if_addrs().items()
+    rows = [(name.partition(":")[0], row) for name, of in found for row in of]
+    families = (socket.AF_INET, socket.AF_INET6)
+    return [(name, one.address.partition("%")[0]) for name, one in rows if one.family in families]
 
 
 def _is_up(path: Path) -> bool | None:
@@ -247,12 +245,9 @@ class NodePorts:
         import ray
 
         tls = uses_tls()
-        answer = {
-            "gcs": ray.get_runtime_context().gcs_address,
-            "worker": find_worker_port(address, NO_PROOF if tls else GRPC),
-            "tls": tls,
-            "token": self._token,
-        }
+        gcs = ray.get_runtime_context().gcs_address
+        worker = find_worker_port(address, NO_PROOF if tls else GRPC)
+        answer = {"gcs": gcs, "worker": worker, "tls": tls, "token": self._token}
         try:
             port: int | None = self.start_listener(address)
             error = ""
@@ -390,12 +385,8 @@ def map_peers(names: Sequence[str]) -> dict[str, list[str]]:
 def list_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
     """List the pairs of nodes that connect, each once, in the order of the names."""
     count = len(names)
-    return [
-        (name, names[peer])
-        for at, name in enumerate(names)
-        for peer in sorted(choose_peers(at, count))
-        if peer > at
-    ]
+    pairs = [(at, peer) for at in range(count) for peer in sorted(choose_peers(at, count))]
+    return [(names[at], names[peer]) for at, peer in pairs if peer > at]
 
 
 def describe_peers(count: int) -> str:
@@ -440,9 +431,8 @@ def read_counters(net: str = "/proc/net/dev", sys: str = "/sys/class") -> dict[s
     EFA has tx_bytes in hw_counters.  The network devices do not count RDMA payload, so growth there
     during an all-reduce is TCP.
     """
-    sent: dict[str, int | None] = {
-        **count_once(parse_net_dev(Path(net).read_text()), Path(sys, "net"))
-    }
+    counts = parse_net_dev(Path(net).read_text())
+    sent: dict[str, int | None] = {**count_once(counts, Path(sys, "net"))}
     rdma = [port_bytes(port) for port in Path(sys, "infiniband").glob("*/ports/*")]
     if rdma:
         known = [count for count in rdma if count is not None]
@@ -468,9 +458,8 @@ def count_once(sent: Mapping[str, int], root: Path) -> dict[str, int]:
 
     `root` is /sys/class/net.  A port has a link `master`, a parent has links `upper_<child>`.
     """
-    kept = {
-        device: count for device, count in sent.items() if not (root / device / "master").exists()
-    }
+    single = [device for device in sent if not (root / device / "master").exists()]
+    kept = {device: sent[device] for device in single}
     for device in kept:
         children = [link.name.removeprefix("upper_") for link in (root / device).glob("upper_*")]
         kept[device] = max(0, kept[device] - sum(sent.get(child, 0) for child in children))

@@ -13,26 +13,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 from typing import Any, TypedDict
 
+from probes.cluster import system_facts
 from probes.cluster.gpu_health import read_gpus_and_health
 from probes.cluster.network_facts import read_names
 from probes.cluster.nvml import GpuEntry
-from probes.cluster.system_facts import (
-    BOOT_ID,
-    RDMA_SYSFS,
-    read_node_system,
-    read_peer_memory,
-    read_rdma_access,
-    read_text,
-)
+from probes.cluster.system_facts import BOOT_ID, RDMA_SYSFS, read_text
 from probes.cluster.variables import withhold_all
 from probes.findings import MAX_NAMES, join_names
 from reference_trainer.process_group import joins_no_group
 from reference_trainer.rank_environment import ipv4_addresses
 from reports.sanitize import last_line
+from reports.version import version_of
 
 CUDA_LINE = re.compile(r"^cuda\b[^=\n]*= *'([\d.]+)'", re.MULTILINE)  # of torch/version.py
 # Drivers of Mellanox NICs give their version only in OFED's own build, not in the kernel's.
@@ -174,8 +169,8 @@ def node_facts() -> NodeFacts:
         "interfaces": read_interfaces(),
         "rdma": rdma_ports(),
         "nics": nic_firmware(),
-        "rdma_access": read_rdma_access(),
-        "peer_memory": read_peer_memory(),
+        "rdma_access": system_facts.read_rdma_access(),
+        "peer_memory": system_facts.read_peer_memory(),
         "image": read_image(),
         "nvml": gpus["nvml"],
         "gpus": gpus["gpus"],
@@ -187,7 +182,7 @@ def node_facts() -> NodeFacts:
         "cpus": usable_cpus(),
         "ram_gib": usable_memory_gib(),
         "disk_gib": disk_gib(),
-        "system": read_node_system(),
+        "system": system_facts.read_node_system(),
         "environment": job_variables(os.environ),
     }
 
@@ -209,20 +204,13 @@ def software_versions() -> dict[str, str]:
     """Read the versions that must be equal on all nodes and the driver; "" for an absent part."""
     return {
         "python": platform.python_version(),
-        "ray": _package_version("ray"),
-        "torch": _package_version("torch"),
+        "ray": version_of("ray", ""),
+        "torch": version_of("torch", ""),
         "driver": _driver_version(),
         "cuda": cuda_version(),
         "kernel": platform.release(),
         "ofed": ofed_version(),
     }
-
-
-def _package_version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 DRIVER = Path("/proc/driver/nvidia/version")  # which nvidia-smi itself reads
@@ -336,11 +324,8 @@ def software_differences(facts: Sequence[Facts], driver: dict[str, str]) -> dict
             versions.setdefault(own, []).append(OWN_HOST)
             usual = usual if usual == own else "none"
         if len(versions) > 1:
-            suspects = [
-                fact["name"]
-                for fact in facts
-                if usual != "none" and (fact["software"][part] or "none") != usual
-            ]
+            odd = [fact["name"] for fact in facts if (fact["software"][part] or "none") != usual]
+            suspects = odd if usual != "none" else []
             most = MAX_NAMES if suspects else len(facts) + 1
             by_rarity = sorted(versions.items(), key=lambda item: len(item[1]))
             texts = (f"{version} on {join_names(names, most)}" for version, names in by_rarity)

@@ -181,7 +181,6 @@ class NodeWatch:
         if not states:
             return []
         with ThreadPoolExecutor(MAX_PARALLEL) as pool:
-            problems = pool.map(
-                lambda one: query_port((one.address, one.port), HTTP2_PREFACE, PORT_S), states
-            )
+            ports = [(one.address, one.port) for one in states]
+            problems = pool.map(lambda port: query_port(port, HTTP2_PREFACE, PORT_S), ports)
             return [one.id for one, problem in zip(states, problems, strict=True) if problem]

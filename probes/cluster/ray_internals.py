@@ -108,11 +108,6 @@ def _parse_group(entry: bytes) -> Group:
     return PlacementGroupTableData.FromString(entry)
 
 
-def read_actors() -> list[Any]:
-    """Read the living actors, as Ray's protobuf ActorTableData."""
-    return LiveActors().snapshot([None])
-
-
 class LiveActors:
     """Reads living actors many times a second: entries that did not change are parsed once."""
 

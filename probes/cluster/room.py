@@ -251,7 +251,7 @@ def read_tables() -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]],
             "node": actor.address.node_id.hex(),
             "resources": dict(actor.required_resources),
         }
-        for actor in ray_internals.read_actors()
+        for actor in ray_internals.LiveActors().snapshot([None])
     ]
     totals = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
     return totals, ray_internals.read_free_resources(), living, ray.util.placement_group_table()
@@ -266,11 +266,8 @@ def list_holders(
     groups: Mapping[str, Mapping[str, Any]],
 ) -> list[HeldAccelerators]:
     """List the holders on these nodes, by node and then by size."""
-    held = {
-        id: totals[id].get(resource, 0) - free.get(id, {}).get(resource, 0)
-        for id in nodes
-        if id in totals
-    }
+    alive = [id for id in nodes if id in totals]
+    held = {id: totals[id].get(resource, 0) - free.get(id, {}).get(resource, 0) for id in alive}
     found: list[HeldAccelerators] = []
     known: Counter[str] = Counter()
     for group in groups.values():
@@ -347,11 +344,8 @@ def claim_cluster(
     deadline, announced = time.monotonic() + wait_s, False
     while other := _try_claim(cluster, started):
         if time.monotonic() >= deadline:
-            do = (
-                "wait for it with --wait-for-room 30m"
-                if not wait_s
-                else "it did not end within --wait-for-room"
-            )
+            waited = "it did not end within --wait-for-room"
+            do = waited if wait_s else "wait for it with --wait-for-room 30m"
             raise OtherTrial(f"{other}: {do}{_way_on(cluster)}")
         if not announced:
             say(other)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probes.cluster.ask import TASK_SECONDS, ask_actors, on_node
+from probes.cluster.ask import TASK_SECONDS, ActorSet, on_node
 from probes.cluster.ray_internals import read_session
 
 RDMA_SYSFS = "/sys/class/infiniband"
@@ -97,9 +97,8 @@ def read_kernel_room(proc: str = "/proc") -> dict[str, int]:
     # The fourth word is "running/all" threads of the machine, also inside of a container.
     used = int(Path(proc, "loadavg").read_text().split()[3].partition("/")[2])
     files = {"kernel.pid_max": "pid_max", "kernel.threads-max": "threads-max"}
-    return {
-        name: int(Path(proc, "sys/kernel", file).read_text()) - used for name, file in files.items()
-    }
+    bounds = {name: Path(proc, "sys/kernel", file).read_text() for name, file in files.items()}
+    return {name: int(text) - used for name, text in bounds.items()}
 
 
 def count_threads(uid: str, proc: str = "/proc") -> int:
@@ -318,16 +317,15 @@ class ClockReader:
         return time.clock_gettime(getattr(time, clock))
 
 
-class ClockReaders:
+class ClockReaders(ActorSet):
     """The readers of these nodes.  `close` ends them; so does the end of the job."""
 
     def __init__(self, nodes: Iterable[str]) -> None:
-        self._readers = {id: on_node(ClockReader, id).remote() for id in nodes}
+        self.actors, self.errors = {id: on_node(ClockReader, id).remote() for id in nodes}, {}
 
     def wait_until_up(self) -> list[str]:
         """Wait until the readers answer; return the nodes where one does."""
-        clocks = dict.fromkeys(self._readers, (CLOCK,))
-        return list(ask_actors(self._readers, "read", clocks, TASK_SECONDS).values)
+        return list(self.call_each("read", dict.fromkeys(self.actors, (CLOCK,)), TASK_SECONDS))
 
     def compare(self, nodes: Iterable[str], clock: str = CLOCK) -> dict[str, ClockOffset]:
         """Compare the clocks of these nodes with the driver's; silent ones are left out."""
@@ -335,7 +333,7 @@ class ClockReaders:
 
         found = {}
         for id in nodes:
-            read = self._readers[id].read
+            read = self.actors[id].read
 
             def ask(read: Any = read) -> float:
                 return float(ray.get(read.remote(clock), timeout=ANSWER_SECONDS))
@@ -344,13 +342,6 @@ class ClockReaders:
                 if offset := exchange_times(ask):
                     found[id] = offset
         return found
-
-    def close(self) -> None:
-        """End all readers."""
-        import ray
-
-        for reader in self._readers.values():
-            ray.kill(reader)
 
 
 def exchange_times(
