@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,12 +164,10 @@ def _usage_errors() -> Iterator[None]:
     from reports.run_folder.event_log import UnreadableRun
     from reports.run_folder.store import UnusableFolder
 
+    of_options = (ClusterUnreachable, ContractError, OptionError)
     try:
         yield
-    except (
-        *(ClusterUnreachable, ContractError, OptionError, OtherTrial),
-        *(UnreadableRun, UnusableFolder),
-    ) as error:
+    except (*of_options, OtherTrial, UnreadableRun, UnusableFolder) as error:
         raise pytest.UsageError(str(error)) from None
 
 
@@ -201,12 +200,10 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
         SIGNALS.release()  # also where no run folder could be made
     if run.was_cut_off:
         raise KeyboardInterrupt
-    also = (
-        [f"loaded    {', '.join(loaded)}: these can change results. `seatrial run` loads none"]
-        if loaded
-        else []
-    )
-    also += [f"versions  {text}" for text in _too_old(run)]
+    also = [f"versions  {text}" for text in _too_old(run)]
+    if loaded:
+        names = ", ".join(loaded)
+        also.insert(0, f"loaded    {names}: these can change results. `seatrial run` loads none")
     if count := config.stash.get(LEFT_OUT, 0):
         tests = quantity(count, "tests")
         why = f"of a longer tier than {run.tier}" + ", or not in --only" * bool(run.only)
@@ -220,12 +217,9 @@ def _end_options(config: pytest.Config, run: RunSession, loaded: list[str]) -> E
     from probes.session.ending import EndOptions
 
     baseline = config.getoption("--baseline")
-    return EndOptions(
-        loaded,
-        lambda summary: terminal.print_summary(config, summary, run),
-        Path(baseline) if baseline else None,
-        config.stash[JUNIT],
-    )
+    before = Path(baseline) if baseline else None
+    show = partial(terminal.print_summary, config, run=run)
+    return EndOptions(loaded, show, before, config.stash[JUNIT])
 
 
 def _too_old(run: RunSession) -> list[str]:
@@ -254,12 +248,8 @@ def _loaded(config: pytest.Config) -> list[str]:
     files = {getattr(plugin, "__file__", None) for plugin in manager.get_plugins()}
     conftests = {file for file in files if file and Path(file).name == "conftest.py"}
     names |= conftests - {str(ROOT / "conftest.py")}
-    names |= {
-        f"{name}={os.environ[name]}"
-        for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
-        if os.environ.get(name)
-    }
-    return sorted(names)
+    given = {name: os.environ.get(name) for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")}
+    return sorted(names | {f"{name}={value}" for name, value in given.items() if value})
 
 
 @pytest.hookimpl(trylast=True)

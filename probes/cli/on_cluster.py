@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from probes.cli.command import UsageError, command, formatter, print_lines, refuse
-from probes.cli.run import read_given, refuse_unjoined, run_options
+from probes.cli.run import NO_CONTRACT, read_given, refuse_unjoined, run_options
 from reports.numbers import quantity
 from reports.sanitize import one_line
 
@@ -105,8 +105,8 @@ def _ask(settings: RunSettings) -> Iterator[Answer]:
     if settings.agreed:
         yield Answer("contract", f"{settings.agreed.name}, tier {settings.tier}")
     else:
-        found = "none: limits are derived from the cluster, and the run cannot be accepted"
-        yield Answer("contract", found, UNPROVEN, run_order(), "Name a contract with --contract")
+        do = "Name a contract with --contract"
+        yield Answer("contract", NO_CONTRACT, UNPROVEN, run_order(), do)
     if settings.nodes:
         terms = terms.model_copy(update={"nodes": settings.nodes})
     emulated = terms.accelerators == "emulated" or settings.spec.startswith("local")

@@ -36,9 +36,7 @@ RUN_ARGUMENT = click.argument("run_folder", type=cli.PATH, required=False)
 @RUN_ARGUMENT
 @click.option("--baseline", type=cli.PATH, help="Earlier run to compare with.")
 @click.option(
-    "--share",
-    is_flag=True,
-    help="Also write a copy to hand over, with aliases for all names.",
+    "--share", is_flag=True, help="Also write a copy to hand over, with aliases for all names."
 )
 @click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 def report(run_folder: Path | None, baseline: Path | None, share: bool, opened: bool) -> None:
@@ -145,26 +143,20 @@ def _beside(run: Path, kind: str) -> Path:
     return path.with_name(f"{path.name.removesuffix('.json')}-{kind}")
 
 
-def _signature_lines(run: Path) -> list[str]:
-    """Return who signed, as the statements claim: only `seatrial verify` checks the keys."""
+def _signature_lines(run: Path) -> Iterator[str]:
+    """Yield who signed, as the statements claim: only `seatrial verify` checks the keys."""
     from reports.signing.signatures import signed_by
 
-    return [
-        one_line(
-            f"signed  as {one.party} by {one.name or 'an unnamed person'} at {one.time}: "
-            f"{one.decision} (`seatrial verify` checks the key)"
-        )
-        for one in signed_by(run)
-    ]
+    for one in signed_by(run):
+        who = f"{one.party} by {one.name or 'an unnamed person'} at {one.time}"
+        yield one_line(f"signed  as {who}: {one.decision} (`seatrial verify` checks the key)")
 
 
 def _table(summary: AcceptanceSummary, width: int = 0, plain: bool = False) -> str:
     from reports.text import acceptance_table
 
-    width = width or cli.terminal_width()
-    return acceptance_table(
-        summary, width, _color() and not plain, cli.is_unicode() and not plain, decision_first=True
-    )
+    width, unicode = width or cli.terminal_width(), cli.is_unicode() and not plain
+    return acceptance_table(summary, width, _color() and not plain, unicode, decision_first=True)
 
 
 def _color() -> bool:
@@ -309,11 +301,10 @@ def explain(code: str | None, run_folder: Path | None) -> None:
         return
     with cli.refuse_unusable():
         record = read_summary(run_folder).record
-    findings = [
-        one.model_copy(update={"reproduce": again_command(record, one)})
-        for one in _findings_of(record, name)
-    ]
-    blocks = ["\n".join(_describe_finding(one, record.cluster, fmt)) for one in findings]
+    blocks = []
+    for found in _findings_of(record, name):
+        one = found.model_copy(update={"reproduce": again_command(record, found)})
+        blocks.append("\n".join(_describe_finding(one, record.cluster, fmt)))
     click.echo("\n\n".join(blocks))
 
 
@@ -340,13 +331,9 @@ def _describe_declared(name: str, fmt: TextFormatter) -> list[str]:
     if row := CRITERIA.get(name.upper()):
         return list(_describe_criterion(row, fmt))
     criterion, _, measure = name.rpartition(".")
-    return [
-        line
-        for id, row in CRITERIA.items()
-        for key in row.measures
-        if key == measure.lower() and criterion.upper() in ("", id)
-        for line in _describe_measure(row, key, fmt)
-    ]
+    key, ids = measure.lower(), ([criterion.upper()] if criterion else CRITERIA)
+    rows = [row for id, row in CRITERIA.items() if key in row.measures and id in ids]
+    return [line for row in rows for line in _describe_measure(row, key, fmt)]
 
 
 def _describe_criterion(row: CriterionRow, fmt: TextFormatter) -> Iterator[str]:

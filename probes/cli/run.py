@@ -115,12 +115,8 @@ def _complete_value(
     return found or [CompletionItem(incomplete, type="file")]
 
 
-choose_probes = click.option(
-    "-k",
-    "keyword",
-    metavar="TEXT",
-    help="Run only probes (tests) whose names match TEXT, as in pytest.",
-)
+CHOOSE_HELP = "Run only probes (tests) whose names match TEXT, as in pytest."
+choose_probes = click.option("-k", "keyword", metavar="TEXT", help=CHOOSE_HELP)
 
 
 @cli.command(
@@ -326,11 +322,8 @@ def read_options(record: RunRecord) -> dict[str, str | None]:
     except ValueError:  # fewer words, an option without a value, or an open quote
         program, given = "", {}
     given = {name.removeprefix("--"): value for name, value in given.items()}
-    if (
-        program not in ("pytest", "seatrial")
-        or "cluster" not in given
-        or not given.keys() <= {*KEYS}
-    ):
+    is_ours = program in ("pytest", "seatrial") and given.keys() <= {*KEYS}
+    if not is_ours or "cluster" not in given:
         raise cli.UsageError(
             f"run {record.id} cannot be repeated: its record has no usable command. "
             "Start a new run with `seatrial run`"
@@ -366,6 +359,7 @@ def _check_contract(record: RunRecord, name: str | None) -> None:
 
 INDENT = " " * 12  # of what belongs to a label
 NOTHING = "PLAN: nothing was tested"
+NO_CONTRACT = "none: limits are derived from the cluster, and the run cannot be accepted"
 
 
 @cli.command(
@@ -391,11 +385,8 @@ def _cluster_lines(settings: RunSettings, cluster: str | None) -> Iterator[str]:
     from probes.check.owed import GPUS_FREE, partial_reason
 
     agreed = settings.agreed
-    if agreed:
-        yield from _wrap("contract", f"{agreed.name} @ {agreed.sha256[:8]}, tier {settings.tier}")
-    else:
-        text = "none: limits are derived from the cluster, and the run cannot be accepted"
-        yield from _wrap("contract", f"{text}; tier {settings.tier}")
+    text = f"{agreed.name} @ {agreed.sha256[:8]}," if agreed else f"{NO_CONTRACT};"
+    yield from _wrap("contract", f"{text} tier {settings.tier}")
     reason = partial_reason(settings.only, settings.tier, agreed.tier if agreed else settings.tier)
     if reason:
         yield from _wrap("PARTIAL", f"{reason}, so the run cannot be accepted")
@@ -430,18 +421,16 @@ def _criteria_lines(settings: RunSettings) -> Iterator[str]:
     optional = settings.agreed.optional if settings.agreed else {}
     total = 0
     for id in chosen:
-        probes = [
-            duty.probe for duty in CRITERIA[id].duties if longer_tier(duty.tier, tier) == tier
-        ]
+        row = CRITERIA[id]
+        probes = [duty.probe for duty in row.duties if longer_tier(duty.tier, tier) == tier]
         total += len(probes)
-        title = settings.agreed.title_of(id) if settings.agreed else CRITERIA[id].title
-        yield f"{id}  {title}"
+        yield f"{id}  {settings.agreed.title_of(id) if settings.agreed else row.title}"
         if id in optional:
             yield from _wrap("  unproven", f"not provable here: {optional[id]}")
         yield from _list("  tests", [probe.partition("::")[2] for probe in probes])
         yield from _wrap("  time", describe_time(usual_seconds(tier, [id])))
-        yield from _wrap("  where", CRITERIA[id].where)
-        yield from _list("  needs", [*CRITERIA[id].needs])
+        yield from _wrap("  where", row.where)
+        yield from _list("  needs", [*row.needs])
         yield from _list("  disturbs", [*_disturbances(probes)])
         if id == "LAUNCH":
             yield from _wrap("  commands", _describe_commands(settings))

@@ -67,11 +67,8 @@ def report(run_folder: Path, limit: float | None) -> None:
     agreed = limit_of(result, "efficiency")
     if limit is not None:
         agreed = Limit(low=limit, unit="ratio", because="from --limit")
-    target = (
-        f"expected {agreed} ({agreed.because})"
-        if agreed
-        else "no limit. Give --limit to see causes"
-    )
+    no_limit = "no limit. Give --limit to see causes"
+    target = f"expected {agreed} ({agreed.because})" if agreed else no_limit
     click.echo(one_line(f"efficiency: {target}"))
     _print_rungs(ladder, agreed)
     for measurement in result.measurements:
@@ -155,12 +152,8 @@ def load_scaling_run(run_folder: Path) -> tuple[ProbeResult, Ladder]:
     with cli.refuse_unusable():
         record = read_verified(run_folder)
     results = record.results_of("SCALING")
-    ladders = [
-        (result, run_folder / evidence.path)
-        for result in results
-        for evidence in result.evidence
-        if Path(evidence.path).name.startswith(LADDER_PREFIX)
-    ]
+    files = [(result, run_folder / one.path) for result in results for one in result.evidence]
+    ladders = [(result, file) for result, file in files if file.name.startswith(LADDER_PREFIX)]
     if not ladders:
         failed = [f.statement for item in results for f in item.findings if f.code in INVALID_CODES]
         message = "; ".join([f"{run_folder} has no efficiency of SCALING", *failed])

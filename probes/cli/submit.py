@@ -22,26 +22,12 @@ from probes.cli.command import PATH, UsageError, command
 from probes.cli.run import TO_PYTEST, RunCommand, choose_probes, run_options
 from probes.cluster.dashboard import DASHBOARD
 from probes.session.options import OPTIONS, check_nonce
-from probes.submit import follow
+from probes.submit import follow, verify
 from probes.submit.bring_back import PYTHON, BringBack, ForeignRun, NoRun
 from probes.submit.entry import PREFIX
-from probes.submit.follow import (
-    ConnectionLost,
-    Follower,
-    JobsApi,
-    SubmissionState,
-    SubmitError,
-    UnknownJob,
-)
+from probes.submit.follow import ConnectionLost, JobsApi, SubmitError
 from probes.submit.package import CONTRACT, make_package, package_name
 from probes.submit.parts import STEP_SUMMARY
-from probes.submit.verify import (
-    MAX_SHOWN,
-    Submitted,
-    describe_code,
-    find_differences,
-    what_was_asked,
-)
 from reports.command import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
 from reports.run_folder.event_log import UnreadableRun
 from reports.sanitize import clean, one_line
@@ -57,6 +43,9 @@ LEFT_TO_ITSELF = "detached: the run continues, and nothing is proven yet"
 NO_CONTRACT = (
     "the job reports an accepted run, but no contract was given here to compare the run with. "
     "Repeat --attach with the --contract that was submitted"
+)
+NO_DASHBOARD = (
+    "Check that the head is up, and that this machine can reach the port of its dashboard"
 )
 EXIT_UNPROVEN = 20
 MAX_SUMMARY = 2**20  # bytes that GitHub takes of a step
@@ -96,9 +85,7 @@ class Detached(Exception):
     help="Folder of Python wheels to install from, for a cluster without internet.",
 )
 @click.option(
-    "--detach",
-    is_flag=True,
-    help="Submit, and do not wait for the run: --attach follows it later.",
+    "--detach", is_flag=True, help="Submit, and do not wait for the run: --attach follows it later."
 )
 @click.option(
     "--attach",
@@ -144,9 +131,8 @@ def submit(
         kept = {"address", "attach", "run_dir", "rehearsal", *COMPARED}
         if extra := sorted({*_given(context)} - kept):
             words = ", ".join(f"--{key.replace('_', '-')}" for key in extra)
-            raise UsageError(
-                f"--attach follows a run that has begun, and cannot change it: drop {words}"
-            )
+            begun = "--attach follows a run that has begun, and cannot change it"
+            raise UsageError(f"{begun}: drop {words}")
     if why := check_nonce(given.get("nonce", "")):
         raise UsageError(why)
     check_target(run_dir)
@@ -157,17 +143,13 @@ def submit(
         if "contract" not in given and Path(CONTRACT).exists():
             given["contract"] = CONTRACT  # as `seatrial run` in this folder
         id = attach or f"{PREFIX}{uuid.uuid4().hex[:12]}"
-        asked = what_was_asked(given, id, rehearsal)
+        asked = verify.what_was_asked(given, id, rehearsal)
         version = api.ray_version()
         if not attach:
-            _submit(
-                api, id, version, make_package(given, to_pytest, wheels, github=follow.on_github())
-            )
+            package = make_package(given, to_pytest, wheels, github=follow.on_github())
+            _submit(api, id, version, package)
     except ConnectionLost as error:
-        hint = (
-            "Check that the head is up, and that this machine can reach the port of its dashboard"
-        )
-        raise UsageError(f"the dashboard cannot be used: {error}. {hint}") from None
+        raise UsageError(f"the dashboard cannot be used: {error}. {NO_DASHBOARD}") from None
     except SubmitError as error:
         raise UsageError(str(error)) from None
     api.is_under_way = not attach
@@ -180,7 +162,7 @@ def submit(
         is_error = isinstance(left, SubmitError)
         if is_error and not api.is_under_way:  # it is not known there
             lost = ". Check --address. If the head was restarted, its jobs are lost: submit again"
-            raise UsageError(f"{left}{lost * isinstance(left, UnknownJob)}") from None
+            raise UsageError(f"{left}{lost * isinstance(left, follow.UnknownJob)}") from None
         _say(f"error: {left}" if is_error else str(left))
         code = EXIT_INTERRUPTED if session.is_stopping else EXIT_UNPROVEN
         if isinstance(left, ForeignRun):
@@ -255,9 +237,9 @@ def _interrupt(*_: object) -> None:
 class _Session:
     """One submission, followed to its end."""
 
-    def __init__(self, api: JobsApi, id: str, run_dir: str | None, asked: Submitted) -> None:
+    def __init__(self, api: JobsApi, id: str, run_dir: str | None, asked: verify.Submitted) -> None:
         self._api, self._id, self._run_dir, self._asked = api, id, run_dir, asked
-        self._follower = Follower(api, id, click.echo, _say)
+        self._follower = follow.Follower(api, id, click.echo, _say)
         self._is_attached, self.is_stopping = not api.is_under_way, False
         self._is_verified = False
 
@@ -288,7 +270,7 @@ class _Session:
             _say(f"{left}. The first submission after a week removes this run")
         return code
 
-    def _until_ended(self) -> SubmissionState:
+    def _until_ended(self) -> follow.SubmissionState:
         while True:
             seconds = STOP_S + STOP_MARGIN_S if self.is_stopping else math.inf
             try:
@@ -304,9 +286,8 @@ class _Session:
                 ) from None
             except KeyboardInterrupt as interrupt:
                 if self.is_stopping:
-                    raise Detached(
-                        "interrupted before the run had stopped: it may still be stopping"
-                    ) from None
+                    left = "interrupted before the run had stopped: it may still be stopping"
+                    raise Detached(left) from None
                 if not (isinstance(interrupt, Terminated) or self._wants_stop()):
                     continue
                 _say("stopping the run: it still removes what it made on the cluster")
@@ -337,9 +318,8 @@ class _Session:
             return True
         question = "\nstop the run, detach (the run continues), or go on waiting?"
         try:
-            answer = click.prompt(
-                question, type=click.Choice(["stop", "detach", "go on"]), default="go on", err=True
-            )
+            answers = click.Choice(["stop", "detach", "go on"])
+            answer = click.prompt(question, type=answers, default="go on", err=True)
         except click.Abort:  # a second Ctrl-C: nothing is lost
             answer = "detach"
         if answer == "detach":
@@ -357,7 +337,7 @@ class _Session:
             _say("no run to copy on the cluster: it was copied, was removed, or never began")
             return None
 
-    def _code(self, state: SubmissionState, folder: Path | None) -> int:
+    def _code(self, state: follow.SubmissionState, folder: Path | None) -> int:
         """Return the exit code: 0 and 1 only of a run that is here and verified."""
         is_stopped = self.is_stopping or state.status == "STOPPED"
         code = 0 if state.status == "SUCCEEDED" else state.exit_code
@@ -369,8 +349,8 @@ class _Session:
             return EXIT_INTERNAL if code in (0, 1) else code
         if code in DECIDED:  # the one place that returns 0
             return EXIT_USAGE if self._differs(folder, code) else code
-        self._is_verified = not find_differences(folder, self._asked, code)
-        if (found := describe_code(folder, code)) and not is_stopped:
+        self._is_verified = not verify.find_differences(folder, self._asked, code)
+        if (found := verify.describe_code(folder, code)) and not is_stopped:
             _say(found)
             _say(f"do not use {folder} as proof")
             return EXIT_INTERNAL
@@ -378,18 +358,17 @@ class _Session:
 
     def _differs(self, folder: Path, code: int) -> bool:
         """Verify the folder, and say what is wrong with it."""
-        found, again = find_differences(folder, self._asked, code), ""
+        found, again = verify.find_differences(folder, self._asked, code), ""
         try:
             found = found or judge_again(folder, code)
         except ImportError as error:
             why = f"{error.name} is not installed on this machine"
             again = f". Not checked: record, page and limits, because {why}"
-        for text in found[:MAX_SHOWN]:
+        for text in found[: verify.MAX_SHOWN]:
             _say(f"error: {text}")
         if found:
-            _say(
-                f"do not use {folder} as proof: it is incomplete, or not the run that was submitted"
-            )
+            why = "it is incomplete, or not the run that was submitted"
+            _say(f"do not use {folder} as proof: {why}")
         else:
             nonce = self._asked.nonce or self._id
             _say(f"verified: files, events, nonce {nonce}, options{again}")
@@ -410,10 +389,8 @@ def judge_again(run: Path, code: int) -> list[str]:
     except UnreadableRun as error:
         return [one_line(str(error))]
     found = [one_line(text) for text in summary.integrity.problems]
-    if summary.exit_code != code:
-        found.append(
-            f"exit code, judged again on this machine: {summary.exit_code}. Expected: {code}"
-        )
+    if (now := summary.exit_code) != code:
+        found.append(f"exit code, judged again on this machine: {now}. Expected: {code}")
     return found or check_renderings(run, summary)[0]
 
 

@@ -34,11 +34,10 @@ def read_twins(config: pytest.Config, options: Iterable[str]) -> None:
     twins = {name.strip("-").replace("-", "_").upper() for name in options}
     for name in sorted(name for name in os.environ if name.startswith(PREFIX)):
         asked = name.removeprefix(PREFIX)
+        meant = difflib.get_close_matches(asked, twins, 1, MIN_LIKENESS)
         if asked in twins and getattr(config.option, asked.lower()) is None:
             setattr(config.option, asked.lower(), os.environ[name] or None)
-        elif asked not in twins and (
-            meant := difflib.get_close_matches(asked, twins, 1, MIN_LIKENESS)
-        ):
+        elif asked not in twins and meant:
             raise pytest.UsageError(
                 f"unknown environment variable {name!r}, did you mean {PREFIX}{meant[0]}? Rename "
                 "it or unset it"

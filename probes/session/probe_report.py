@@ -67,9 +67,8 @@ def describe_known_cause(error: BaseException) -> str:
     if isinstance(raised, OSError) and raised.errno in DISK:
         return ": ".join(str(part) for part in (raised.strerror, raised.filename) if part)
     fields = dict(ACTOR_FIELD.findall(str(error)))
-    if "class_name" not in fields or DEAD_ACTOR not in [
-        kind.__name__ for kind in type(error).__mro__
-    ]:
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    if "class_name" not in fields or DEAD_ACTOR not in kinds:
         return ""
     process = f" (process {fields['pid']})" if "pid" in fields else ""
     where = f" on {fields['ip']}" if "ip" in fields else ""

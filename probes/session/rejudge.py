@@ -18,13 +18,7 @@ from reports.frames.history import is_run
 from reports.measurement import Limit, Measurement
 from reports.record import SCHEMA, RunRecord
 from reports.redact import redact
-from reports.run_folder.event_log import (
-    CONTRACT,
-    SUMS,
-    EventReader,
-    UnreadableRun,
-    open_regular,
-)
+from reports.run_folder.event_log import CONTRACT, SUMS, EventReader, UnreadableRun, open_regular
 from reports.run_folder.integrity import read_run
 from reports.run_folder.store import Store, json_value, make_free_folder, write_new
 from reports.version import describe_version, same_version
@@ -105,10 +99,9 @@ class NewJudge:
         known = [one for one in data.get("observed", []) if row and one["name"] in row.measures]
         if row is None or not known:
             return data
-        observed = [
-            {**one, "limit": self._limit(criterion, one["name"], row.measures[one["name"]], one)}
-            for one in known
-        ]
+        measures = row.measures
+        limits = [self._limit(criterion, (n := one["name"]), measures[n], one) for one in known]
+        observed = [{**one, "limit": limit} for one, limit in zip(known, limits, strict=True)]
         if caught:
             caught = all(is_red(criterion, Measurement(**one)) for one in observed)
         return {**data, "observed": observed, "caught": caught}
@@ -215,9 +208,8 @@ class LimitCheck:
             self.judge.other = []  # the run was measured under its own terms
         emulated = self.judge.contract.rehearsal and "note" not in start["cluster"]
         if emulated and not start.get("rehearsal"):
-            self.differences.append(
-                f"the run is not marked as a rehearsal, but {CONTRACT} declares one"
-            )
+            text = f"the run is not marked as a rehearsal, but {CONTRACT} declares one"
+            self.differences.append(text)
         if _without_texts(facts) != _without_texts(start["contract"]):
             self.differences.append(f"the contract in the run's events differs from {CONTRACT}")
 
@@ -227,8 +219,7 @@ class LimitCheck:
             same = old == new
             text = "the run lists other tests than its contract requires"
         elif kind == "measurement":
-            rest = ("value", "judged", "note")
-            same = all(old.get(key) == new.get(key) for key in rest)
+            same = all(old.get(key) == new.get(key) for key in ("value", "judged", "note"))
             same = same and _bounds(old.get("limit")) == _bounds(new.get("limit"))
             text = _difference(old, new)
         elif kind == "control":
@@ -315,9 +306,8 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     what = f"{old.get('name')} on {old.get('subject')}"
     if _bounds(old.get("limit")) == _bounds(new.get("limit")):
         return f"{what} has a different value or note when it is judged again"
-    before, now = (
-        Limit(**limit) if limit else "no limit" for limit in (old["limit"], new["limit"])
-    )
+    limits = (old["limit"], new["limit"])
+    before, now = (Limit(**limit) if limit else "no limit" for limit in limits)
     return f"{what} was judged by {before}, but {CONTRACT} has {now}"
 
 

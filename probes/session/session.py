@@ -140,11 +140,9 @@ class RunSession:
         if agreed and agreed.rehearsal:
             self.cluster.emulated = True
         self._claim(self.cluster)
-        if awaited and settings.wait_for_nodes_s:
+        if awaited and (limit_s := settings.wait_for_nodes_s):
             gpus = agreed.cluster.gpus_per_node if agreed else None
-            self.waited_s = wait_for_nodes(
-                self.cluster, awaited, gpus or 0, settings.wait_for_nodes_s, say_waiting
-            )
+            self.waited_s = wait_for_nodes(self.cluster, awaited, gpus or 0, limit_s, say_waiting)
         if settings.wait_for_room_s:
             self.held_s = wait_for_room(self.cluster, settings.wait_for_room_s, say_waiting)
         self.held = self.cluster.describe_busy(HELD_S)
@@ -194,11 +192,8 @@ class RunSession:
         return [name for id, name in self.initial_nodes.items() if id not in alive]
 
     def _write_start(self) -> None:
-        versions = {
-            **suite_version(),
-            "python": platform.python_version(),
-            **{package: metadata.version(package) for package in ("ray", "torch", "pytest")},
-        }
+        versions = {**suite_version(), "python": platform.python_version()}
+        versions |= {name: metadata.version(name) for name in ("ray", "torch", "pytest")}
         self.store.start(
             self.contract.text,
             id=self.store.path.name,

@@ -77,9 +77,8 @@ def read_only(text: str | None) -> list[str]:
     """Return the criteria of --only, in table order."""
     asked = {word.strip().upper() for word in (text or "").split(",")} - {""}
     if unknown := sorted(asked - CRITERIA.keys()):
-        raise OptionError(
-            f"--only is {', '.join(unknown)}, expected some of {_choices(unknown[0], CRITERIA)}"
-        )
+        expected = f"expected some of {_choices(unknown[0], CRITERIA)}"
+        raise OptionError(f"--only is {', '.join(unknown)}, {expected}")
     return [id for id in CRITERIA if id in asked]
 
 
@@ -98,9 +97,8 @@ def _read_nodes(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and int(text)):
-        raise OptionError(
-            f"--nodes (or SEATRIAL_NODES) is {text!r}, expected a whole number of nodes, such as 8"
-        )
+        expected = "a whole number of nodes, such as 8"
+        raise OptionError(f"--nodes (or SEATRIAL_NODES) is {text!r}, expected {expected}")
     return int(text)
 
 

@@ -46,9 +46,8 @@ def estimate_run(run: RunSession, criteria: Iterable[str]) -> int | None:
     counts = Counter(criteria)
     if not is_like_measured(run):
         return None
-    owed = Counter(
-        one.criterion for one in all_probes() if longer_tier(one.tier, run.tier) == run.tier
-    )
+    due = (one for one in all_probes() if longer_tier(one.tier, run.tier) == run.tier)
+    owed = Counter(one.criterion for one in due)
     complete = all(counts[id] == owed[id] for id in counts)
     return usual_seconds(run.tier, counts) if complete else None
 
@@ -136,11 +135,8 @@ def shorten_usage_error(message: str) -> str:
 
 DEFAULT_WIDTH, MAX_WIDTH, MIN_LIVE = 80, 100, 40  # columns
 TICK_S = 1.0  # s between two updates of the live line: it shows seconds
-COLOURS: dict[str, dict[str, bool]] = {
-    "PASS": {"green": True},
-    "MARGINAL": {"yellow": True},
-    "FAIL": {"red": True, "bold": True},
-}
+YELLOW = {"yellow": True}  # of every other verdict
+COLOURS = {"PASS": {"green": True}, "FAIL": {"red": True, "bold": True}}
 Clock = Callable[[], float]
 
 
@@ -243,7 +239,7 @@ class ProgressLines:
         )
         shown = "\n".join(lines)
         if verdict:
-            painted = self._paint(verdict, **COLOURS.get(verdict, {"yellow": True}))
+            painted = self._paint(verdict, **COLOURS.get(verdict, YELLOW))
             shown = shown.replace(f" {verdict} ", f" {painted} ", 1)
         self._write(shown + "\n")
 
@@ -387,14 +383,8 @@ def start_progress(config: pytest.Config, begun: float, usual_s: float | None) -
 
 def can_be_live(config: pytest.Config, isatty: bool) -> bool:
     """Return whether a line can be replaced in place, and nothing else writes meanwhile."""
-    option = config.option
-    return (
-        isatty
-        and os.environ.get("TERM") != "dumb"
-        and option.verbose == 0
-        and option.capture != "no"
-        and not option.usepdb
-    )
+    option, is_able = config.option, isatty and os.environ.get("TERM") != "dumb"
+    return is_able and option.verbose == 0 and option.capture != "no" and not option.usepdb
 
 
 class QuietPytest:
@@ -486,13 +476,10 @@ def sort_probes(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)  # keeps that order
 
 
-def left_out(probes: Iterable[pytest.Item], tier: str, only: Sequence[str]) -> list[pytest.Item]:
+def left_out(probes: Sequence[pytest.Item], tier: str, only: Sequence[str]) -> list[pytest.Item]:
     """List the probes of longer tiers and of other criteria than `only`, where that is given."""
-    return [
-        item
-        for item in probes
-        if _in_longer_tier(item, tier) or (only and criterion_of(item) not in only)
-    ]
+    others = [item for item in probes if only and criterion_of(item) not in only]
+    return [item for item in probes if item in others or _in_longer_tier(item, tier)]
 
 
 def _in_longer_tier(item: pytest.Item, tier: str) -> bool:

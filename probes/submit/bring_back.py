@@ -126,9 +126,8 @@ class BringBack:
             if not parts and first < about.parts:
                 tries += 1
                 if tries == TRIES:
-                    raise SubmitError(
-                        f"part {first} of run {about.name} arrived damaged {TRIES} times"
-                    )
+                    what = f"part {first} of run {about.name}"
+                    raise SubmitError(f"{what} arrived damaged {TRIES} times")
             for part in parts:
                 packed.write(part)
                 digest.update(part)
@@ -163,10 +162,8 @@ class BringBack:
         while not (state := self._api.insist(lambda: self._api.state(job))).ended:
             if time.monotonic() > deadline:
                 self._api.stop(job)
-                raise SubmitError(
-                    f"the job that reads the run on {self._where} did not end in "
-                    f"{self._job_s:.0f} s"
-                )
+                what = f"the job that reads the run on {self._where}"
+                raise SubmitError(f"{what} did not end in {self._job_s:.0f} s")
             time.sleep(POLL_S)
         log = self._api.insist(lambda: self._api.log(job))
         if state.status != "SUCCEEDED":
@@ -201,11 +198,8 @@ def whole_parts(log: str, first: int) -> Iterator[bytes]:
             part = base64.b64decode(text, validate=True)
         except (ValueError, binascii.Error):
             return
-        if (
-            len(part) > PART_BYTES
-            or number != str(first)
-            or hashlib.sha256(part).hexdigest() != sha256
-        ):
+        is_next = number == str(first) and len(part) <= PART_BYTES
+        if not is_next or hashlib.sha256(part).hexdigest() != sha256:
             return
         yield part
         first += 1

@@ -50,7 +50,7 @@ def main(id: str) -> None:
         os.execv(rays, [rays, "-m", "probes.submit.entry", id])  # noqa: S606  (no shell)
     plan = json.loads((SUBMISSION / "plan.json").read_text())
     _remove_old()
-    base = submission_folder(id)
+    base = Path(tempfile.gettempdir()) / id
     base.mkdir(mode=0o711)  # LAUNCH's other user runs our command, and sees no run
     base.chmod(0o711)
     try:
@@ -91,11 +91,6 @@ def find_rays_python() -> str:
     return ""
 
 
-def submission_folder(id: str) -> Path:
-    """Folder of a submission, on the node where its job runs."""
-    return Path(tempfile.gettempdir()) / id
-
-
 def _words(plan: dict[str, Any], id: str) -> list[str]:
     """Words of the command: `run` and what the user gave; without a nonce it is the id."""
     given = {"nonce": id, **plan["options"]}
@@ -129,9 +124,8 @@ def make_environment(folder: Path) -> Path:
     for name, target in COMMANDS.items():
         module, _, function = target.partition(":")
         script = folder / "bin" / name
-        script.write_text(
-            f"#!{python}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n"
-        )
+        text = f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n"
+        script.write_text(f"#!{python}\n{text}")
         script.chmod(0o755)
     return python
 
@@ -165,12 +159,8 @@ def install_missing(python: Path, requires: list[str]) -> None:
 
 def pinned_versions() -> list[str]:
     """List what pip may not install in another version than is here."""
-    found = {
-        name: dist.version
-        for dist in metadata.distributions()
-        if PINNED.match(name := str(dist.metadata["Name"] or ""))
-    }
-    return [f"{name}=={version}" for name, version in sorted(found.items())]
+    found = {str(dist.metadata["Name"] or ""): dist.version for dist in metadata.distributions()}
+    return [f"{name}=={version}" for name, version in sorted(found.items()) if PINNED.match(name)]
 
 
 def _name(requirement: str) -> str:

@@ -13,13 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from probes.cluster import dashboard
 from probes.cluster.cleanup import ENDED
-from probes.cluster.dashboard import (
-    MAX_ANSWER,
-    AnswerTooLong,
-    authorization_header,
-    request_dashboard,
-)
+from probes.cluster.dashboard import MAX_ANSWER, AnswerTooLong, request_dashboard
 from probes.submit.entry import INSTALLING, MARK
 from reports.run_folder.event_log import parse_json
 from reports.sanitize import clean, last_line
@@ -90,9 +86,8 @@ class JobsApi:
         """Return the version of the cluster's Ray.  Asked once: a wrong address is no outage."""
         version = self._parse(self._ask("/api/version")).get("ray_version")
         if not isinstance(version, str) or not 0 < len(version) <= MAX_VERSION:
-            raise SubmitError(
-                f"{self.address} is not a Ray dashboard. Give the dashboard of the head (port 8265)"
-            )
+            do = "Give the dashboard of the head (port 8265)"
+            raise SubmitError(f"{self.address} is not a Ray dashboard. {do}")
         return version
 
     def upload(self, name: str, content: bytes) -> str:
@@ -141,9 +136,8 @@ class JobsApi:
 
     def log(self, id: str) -> str:
         """Read all that a job has printed."""
-        return str(
-            self._parse(self._ask(f"/api/jobs/{id}/logs", most=MAX_ANSWER)).get("logs") or ""
-        )
+        answer = self._parse(self._ask(f"/api/jobs/{id}/logs", most=MAX_ANSWER))
+        return str(answer.get("logs") or "")
 
     def stop(self, id: str) -> None:
         """Ask Ray to stop a job; it takes a while."""
@@ -205,7 +199,8 @@ class JobsApi:
                 text = ""
         last = last_words(text)
         if error.code in (401, 403):
-            what = "the token that was sent" if authorization_header() else "access without a token"
+            was_sent = dashboard.authorization_header()
+            what = "the token that was sent" if was_sent else "access without a token"
             raise Refused(
                 f"the dashboard at {self.address} refuses {what} (HTTP {error.code}): set"
                 " RAY_AUTH_TOKEN to the cluster's token, or RAY_AUTH_TOKEN_PATH to its file"

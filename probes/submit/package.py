@@ -109,7 +109,9 @@ def make_package(
     for wheel in _wheels(wheels):
         files[f"{WHEELS}{wheel.name}"] = wheel.read_bytes()
     plan = {"options": options, "to_pytest": list(to_pytest), "github": github}
-    files[PLAN] = json.dumps({**plan, "requires": _requirements()}).encode()
+    # Not what only its developers need.
+    requires = [line for line in _distribution().requires or () if "extra ==" not in line]
+    files[PLAN] = json.dumps({**plan, "requires": requires}).encode()
     return zip_files(files)
 
 
@@ -155,14 +157,8 @@ def _distribution() -> metadata.Distribution:
     try:
         return metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError:
-        raise SubmitError(
-            "seatrial is not installed here: run `pip install --no-deps . click` in its checkout"
-        ) from None
-
-
-def _requirements() -> list[str]:
-    """Return what seatrial requires; not what only its developers need."""
-    return [line for line in _distribution().requires or () if "extra ==" not in line]
+        do = "run `pip install --no-deps . click` in its checkout"
+        raise SubmitError(f"seatrial is not installed here: {do}") from None
 
 
 def _add_contract(files: dict[str, bytes], name: str) -> str:
@@ -206,9 +202,8 @@ def parse_toml(content: bytes) -> dict[str, Any]:
         try:
             import tomli as tomllib
         except ImportError:
-            raise SubmitError(
-                "Python 3.10 cannot read a contract by itself: run `pip install tomli`"
-            ) from None
+            do = "run `pip install tomli`"
+            raise SubmitError(f"Python 3.10 cannot read a contract by itself: {do}") from None
     try:
         return tomllib.loads(content.decode())
     except ValueError:
@@ -227,9 +222,8 @@ def _add_folder(files: dict[str, bytes], folder: Path) -> str:
     """Add the files of a run, or of the newest runs of a folder."""
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing"
-        raise SubmitError(
-            f"baseline {folder}: expected a run folder or a folder of runs, found {found}"
-        )
+        expected = "a run folder or a folder of runs"
+        raise SubmitError(f"baseline {folder}: expected {expected}, found {found}")
     if (folder / RECORD).is_file() and not _is_run(folder):
         raise SubmitError(f"baseline {folder}: it cannot be verified, because {EVENTS} is missing")
     target, size = f"{BASELINE}/{folder.resolve().name}", 0

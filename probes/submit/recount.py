@@ -115,7 +115,7 @@ class Recount:
         if compared & required and problem:
             yield f"not compared with an earlier run: {problem}"
         for one in facts["criteria"]:
-            if one["id"] not in required and NOT_PROVABLE not in _table(contract, one["id"]):
+            if one["id"] not in required and NOT_PROVABLE not in table(contract, one["id"]):
                 yield f"{one['id']} was not required in the run, but the contract requires it"
         yield from self._results_against(required)
 
@@ -137,8 +137,9 @@ class Recount:
             yield f"{id} is required, but no test ran for it"
 
 
-def _table(contract: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = contract.get(key)
+def table(facts: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the table that these facts have under a key; {} where there is none."""
+    found = facts.get(key)
     return found if isinstance(found, Mapping) else {}
 
 
@@ -151,8 +152,8 @@ def weigh(data: Mapping[str, Any]) -> Weight:
         return Weight.PASSES if str(value) in words else Weight.FAILS
     number = finite_number(int(value) if isinstance(value, bool) else value)
     low, high = (finite_number(limit.get(key)) for key in ("low", "high"))
-    unread = any(bound is None and limit.get(key) is not None for bound, key in
-                 ((low, "low"), (high, "high")))  # fmt: skip
+    bounds = ((low, "low"), (high, "high"))
+    unread = any(bound is None and limit.get(key) is not None for bound, key in bounds)
     if number is None or unread or (low is None and high is None):
         return Weight.UNPROVEN
     return Weight.FAILS if is_outside(number, low, high) else Weight.PASSES

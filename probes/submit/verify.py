@@ -15,7 +15,7 @@ from typing import Any
 
 from probes.submit.follow import SubmitError
 from probes.submit.package import RECORD, parse_toml, recorded_code
-from probes.submit.recount import Recount
+from probes.submit.recount import Recount, table
 from reports.run_folder import event_log
 from reports.run_folder.event_log import CONTRACT, SUMS, EventReader, UnreadableRun
 from reports.sanitize import one_line
@@ -151,7 +151,7 @@ def compare_facts(
     No run before the submission can have its id, whatever the head's clock says.
     """
     start, owes = facts.get("run_started", {}), facts.get("run_owes", {})
-    contract, cluster = _table(start, "contract"), _table(start, "cluster")
+    contract, cluster = table(start, "contract"), table(start, "cluster")
     sent = None if asked.contract is None else _hash(asked.contract)
     pairs = [
         ("submission", start.get("submission") or start.get("nonce"), asked.id),
@@ -190,11 +190,6 @@ def compare_facts(
 def show(value: object) -> str:
     """Write a value of a run's log into a sentence; a missing one has a word."""
     return "missing" if value is None else f"{value!s:.80}" or "empty"
-
-
-def _table(start: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = start.get(name)
-    return found if isinstance(found, Mapping) else {}
 
 
 def _seconds(text: object) -> float | None:
