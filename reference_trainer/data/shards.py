@@ -234,8 +234,8 @@ def _fill_folder(folder: Path, corpus: Corpus, content: dict[str, Any]) -> dict[
             counts[name] += 1
         for file in files.values():
             manifest.sync_file(file)
-    files = {name: manifest.describe_file(folder / name) for name in names}
-    entries = {name: {**file, "documents": counts[name]} for name, file in files.items()}
+    described = {name: manifest.describe_file(folder / name) for name in names}
+    entries = {name: {**file, "documents": counts[name]} for name, file in described.items()}
     tokens = sum(file["size"] for file in entries.values()) // int(content["dtype"][-1])
     content = {**content, "documents": counts.total(), "tokens": tokens, "files": entries}
     manifest.write_content(folder, content)
