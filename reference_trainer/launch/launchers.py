@@ -262,19 +262,18 @@ LAUNCHERS: dict[str, Callable[[TrainingJob], JobResult]] = {
 }
 
 
-@click.command(
-    short_help="Start the job on a Ray cluster, with all ranks or none.",
-    context_settings={"show_default": True},
-)
+@click.command(short_help="Start the job on a Ray cluster, with all ranks or none.")
 @click.option(
     "--workers",
     default="all",
+    show_default=True,
     help="Number of ranks. all means one for each GPU; without GPUs, one for each node.",
 )
 @click.option(
     "--launcher",
     type=click.Choice(list(LAUNCHERS)),
     default="gang",
+    show_default=True,
     help="Program that starts and restarts the ranks: gang is this trainer's own launcher.",
 )
 @click.option(
@@ -291,12 +290,20 @@ LAUNCHERS: dict[str, Callable[[TrainingJob], JobResult]] = {
     help="Set an environment variable on every rank (can be given several times).",
 )
 @click.option(
-    "--restarts", default=3, help="How often the job is started again after a rank was lost."
+    "--restarts",
+    default=3,
+    show_default=True,
+    help="How often the job is started again after a rank was lost.",
 )
 @click.option(
-    "--wait", default=300.0, help="Seconds to wait for enough free GPUs; then the job fails."
+    "--wait",
+    default=300.0,
+    show_default=True,
+    help="Seconds to wait for enough free GPUs; then the job fails.",
 )
-@click.option("--name", default="launch", help="Name of the job and its placement group.")
+@click.option(
+    "--name", default="launch", show_default=True, help="Name of the job and its placement group."
+)
 @config_options
 def launch(
     workers: str,
