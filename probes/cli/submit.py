@@ -44,9 +44,7 @@ NO_CONTRACT = (
     "the job reports an accepted run, but no contract was given here to compare the run with. "
     "Repeat --attach with the --contract that was submitted"
 )
-NO_DASHBOARD = (
-    "Check that the head is up, and that this machine can reach the port of its dashboard"
-)
+HINT = "Check that the head is up, and that this machine can reach the port of its dashboard"
 EXIT_UNPROVEN = 20
 MAX_SUMMARY = 2**20  # bytes that GitHub takes of a step
 DECIDED = (0, 1, EXIT_UNPROVEN)  # exit codes of a run that came to its end, and is verified
@@ -149,7 +147,7 @@ def submit(
             package = make_package(given, to_pytest, wheels, github=follow.on_github())
             _submit(api, id, version, package)
     except ConnectionLost as error:
-        raise UsageError(f"the dashboard cannot be used: {error}. {NO_DASHBOARD}") from None
+        raise UsageError(f"the dashboard cannot be used: {error}. {HINT}") from None
     except SubmitError as error:
         raise UsageError(str(error)) from None
     api.is_under_way = not attach

@@ -27,7 +27,7 @@ GPU_CONTEXT_SECONDS = 60  # for a process to create a CUDA context
 GPU_FREED_SECONDS = 2.0  # for NVML to report a killed process's GPU as free
 GIVE_UP_SECONDS = 3.0  # that a job waits for its second group
 OUTCOME_SECONDS = 10.0  # for a job to give up after that
-NO_IDLE_NODE = "no idle node: Ray must count all GPUs of a node as free, and one GPU must be unused"
+NO_IDLE = "no idle node: Ray must count all GPUs of a node as free, and one GPU must be unused"
 
 
 def control_release_one_early(run: Scenario) -> None:
@@ -65,7 +65,7 @@ def control_unregistered_gpu(run: Scenario) -> None:
     hidden = checks.find_hidden_gpus(samples, cluster.gpus_by_node)
     fault = "a process allocates memory on a GPU without asking Ray for it"
     judge_use = partial(judge_gpu_use, samples, cluster.gpus_by_node)
-    name, unable = check.GPU_USED_BEHIND_RAYS_BACK, "" if gpu else NO_IDLE_NODE
+    name, unable = check.GPU_USED_BEHIND_RAYS_BACK, "" if gpu else NO_IDLE
     located = node in hidden
     saw = join_names(hidden.get(node, (0, []))[1]) or "nothing"
     plant(run.measure, name, fault, judge_use, unable=unable, located=located, saw=saw)
