@@ -85,6 +85,8 @@ def judge_speed(run: SweepResult, measure: Recorder) -> None:
         f"all-reduce over {run.ranks} ranks ({run.backend}) on {nodes} "
         f"up to {size_text(run.rows[-1]['size'])}" + (f"; {run.note}" if run.note else "")
     )
+    if run.backend == "nccl":
+        measure.covered("a ring (NCCL_ALGO) shows no fault of NCCL's trees, NVLS and SHARP")
 
 
 def judge_variation(row: Mapping[str, Any], on: str, measure: Recorder) -> None:
