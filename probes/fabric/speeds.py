@@ -199,45 +199,36 @@ def read_domain(fact: Mapping[str, Any]) -> Domain | None:
     return found.pop() if len(found) == 1 else None
 
 
-@dataclass(frozen=True)
-class NvlinkDomains:
-    """The ranks of each NVLink domain of several nodes, and why other nodes are not tested.
+def find_domains(
+    rank_nodes: Sequence[str], known: Mapping[str, Domain | None]
+) -> tuple[dict[str, list[int]], dict[str, str], list[str]]:
+    """Group ranks by NVLink domain; return (ranks, problems, nodes alone in a rack).
 
-    Both are by what they are, as `NVLink of node0 to node17`.  Of `alone` nothing was expected: no
-    other node here is in that rack.  All else in `problems` proves nothing.
+    `rank_nodes` names each rank's node, `known` each node's domain.  Ranks and problems, which are
+    why nodes cannot be tested, are by what they are: `NVLink of node0 to node17`.  A node whose
+    domain is not known is put into no other's.  One that is alone in a clique of a rack that others
+    share was split from them, by order or by mistake.
     """
-
-    ranks: dict[str, list[int]]
-    problems: dict[str, str]
-    alone: list[str]
-
-    @classmethod
-    def find(cls, rank_nodes: Sequence[str], known: Mapping[str, Domain | None]) -> NvlinkDomains:
-        """Group ranks by domain; `rank_nodes` names each rank's node, `known` each node's domain.
-
-        A node whose domain is not known is put into no other's.  One that is alone in a clique of a
-        rack that others share was split from them: by order or by mistake.
-        """
-        everyone = sorted({*rank_nodes}, key=by_number)
-        groups, lost = dict[Domain, list[str]](), list[str]()
-        for node in everyone:
-            domain = known.get(node)
-            (groups.setdefault(domain, []) if domain else lost).append(node)
-        found = cls({}, {}, [])
-        for (rack, _), nodes in groups.items():
-            where = name_domain(nodes, everyone)
-            if len(nodes) > 1:
-                found.ranks[where] = [at for at, node in enumerate(rank_nodes) if node in nodes]
-            elif [uuid for uuid, _ in groups].count(rack) > 1:
-                found.problems[where] = "it is alone in its clique, and other nodes share its rack"
-            else:
-                found.alone.extend(nodes)
-        if lost:
-            why = "registration with the NVLink fabric is not completed, or NVML does not show it"
-            found.problems[name_domain(lost, everyone)] = why
-        elif not found.ranks and not found.problems:
-            found.problems[BETWEEN] = "no two nodes are in one NVLink domain"
-        return found
+    everyone = sorted({*rank_nodes}, key=by_number)
+    groups, lost, alone = dict[Domain, list[str]](), list[str](), list[str]()
+    for node in everyone:
+        domain = known.get(node)
+        (groups.setdefault(domain, []) if domain else lost).append(node)
+    ranks, problems = dict[str, list[int]](), dict[str, str]()
+    for (rack, _), nodes in groups.items():
+        where = name_domain(nodes, everyone)
+        if len(nodes) > 1:
+            ranks[where] = [at for at, node in enumerate(rank_nodes) if node in nodes]
+        elif [uuid for uuid, _ in groups].count(rack) > 1:
+            problems[where] = "it is alone in its clique, and other nodes share its rack"
+        else:
+            alone += nodes
+    if lost:
+        why = "registration with the NVLink fabric is not completed, or NVML does not show it"
+        problems[name_domain(lost, everyone)] = why
+    if not ranks and not problems:
+        problems[BETWEEN] = "no two nodes are in one NVLink domain"
+    return ranks, problems, alone
 
 
 def name_domain(nodes: Sequence[str], everyone: Sequence[str]) -> str:
@@ -263,13 +254,13 @@ def measure_nvlink(rig: FabricRig, logs: RankLogs) -> None:
     runs, problems = dict[str, SweepResult](), dict[str, str]()
     try:
         with cluster.gang(environment={**gang_env(logs), **own_choice}) as gang:
-            domains = NvlinkDomains.find([names[place.node] for place in gang.places], known)
-            problems = domains.problems
-            for where, ranks in domains.ranks.items():
+            nodes = [names[place.node] for place in gang.places]
+            domains, problems, alone = find_domains(nodes, known)
+            for where, ranks in domains.items():
                 runs[where] = run_sweep(gang, names, logs, rig.terms.fabric, ranks=ranks)
-        if domains.alone:
+        if alone:
             why = "each is alone in its NVLink domain"
-            measure.covered(f"{BETWEEN} was not tested on {join_names(domains.alone)}: {why}")
+            measure.covered(f"{BETWEEN} was not tested on {join_names(alone)}: {why}")
     except GangError as error:
         problems[where] = str(error)
     record_nvlink(runs, problems, measure)
@@ -280,7 +271,7 @@ def record_nvlink(
 ) -> None:
     """Judge the slowest domain by the agreed figure, or note it; bytes on the network prove none.
 
-    `runs` and `problems`, the reasons why others were not tested, are as in NvlinkDomains.
+    `runs` and `problems`, the reasons why others were not tested, are by names of `find_domains`.
     """
     crossed, speeds = dict(problems), dict[str, float]()
     for where, run in runs.items():

@@ -12,7 +12,7 @@ import pytest
 from probes.contract.contract import load
 from probes.fabric import speeds
 from probes.fabric.speeds import (
-    NvlinkDomains,
+    find_domains,
     has_nvlink_between,
     measure_nvlink,
     read_domain,
@@ -48,10 +48,11 @@ def facts(*models: str) -> list[dict[str, Any]]:
     ]
 
 
-def domains(*nodes: tuple[str, int] | None) -> NvlinkDomains:
+def domains(*nodes: tuple[str, int] | None) -> SimpleNamespace:
     """The domains of nodes of two ranks each, n0, n1 and so on, by their uuids and cliques."""
     known = {f"n{at}": domain for at, domain in enumerate(nodes)}
-    return NvlinkDomains.find([node for node in known for _ in range(2)], known)
+    ranks, problems, alone = find_domains([node for node in known for _ in range(2)], known)
+    return SimpleNamespace(ranks=ranks, problems=problems, alone=alone)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_a_node_whose_domain_is_not_known_is_in_no_others() -> None:
     found = domains((RACKS[0], 1), (RACKS[0], 1), None)
     assert found.ranks == {"NVLink of n0, n1": [0, 1, 2, 3]}
     assert found.problems["NVLink of n2"].startswith("registration with the NVLink fabric")
-    assert NvlinkDomains.find(["n0", "n1"], {}).problems.keys() == {"NVLink of n0, n1"}
+    assert find_domains(["n0", "n1"], {})[1].keys() == {"NVLink of n0, n1"}
 
 
 @pytest.mark.parametrize(
