@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from probes.check.judging import is_agreed, judge_if_agreed, worst_of
+from probes.check.judging import is_agreed, judge_if_agreed
 from probes.check.recorder import Recorder
 from probes.fabric import criterion as check
 from probes.fabric import sweep
@@ -283,7 +283,7 @@ def record_nvlink(
     for where, why in crossed.items():
         judge_if_agreed(measure, check.NVLINK_BUSBW, None, "GB/s", on=where, note=why)
         measure.covered(f"{where}: {why}")
-    slowest, value = worst_of(speeds, min)
-    if slowest:
+    if speeds:
+        slowest = min(speeds, key=lambda where: speeds[where])
         noise = {name: runs[slowest].plateau[name] for name in ("spread", "samples")}
-        judge_if_agreed(measure, check.NVLINK_BUSBW, value, "GB/s", on=slowest, **noise)
+        judge_if_agreed(measure, check.NVLINK_BUSBW, speeds[slowest], "GB/s", on=slowest, **noise)

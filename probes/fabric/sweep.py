@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from probes.check.recorder import Recorder
@@ -209,15 +208,15 @@ def run_sweep(
     The interfaces of `fabric` are counted as one device.  With `ranks`, these alone sweep, as a job
     of their own, and the library is not asked.
     """
-    part: dict[str, Any] = {"groups": [[*ranks]]} if ranks else {}
-    places = [gang.places[rank] for rank in ranks] if ranks else gang.places
-    read = partial(gang.run, timeout=60, **part)
-    before, ports = read(read_counters), read(read_rails)
-    wait = sweep_seconds(len(places))
+    own = [*(ranks or range(gang.size))]
+    part: dict[str, Any] = {"groups": [own]} if ranks else {}
+    within: dict[str, Any] = {"timeout": 60, **part}
+    before, ports = gang.run(read_counters, **within), gang.run(read_rails, **within)
+    wait = sweep_seconds(len(own))
     call = ("all_reduce",), None, 0.25, only, None, LinkReader
     data = gang.run(collectives.sweep, *call, timeout=wait, environment=environment, **part)
-    after, ports_after = read(read_counters), read(read_rails)
-    nodes = [node_names[place.node] for place in places]
+    after, ports_after = gang.run(read_counters, **within), gang.run(read_rails, **within)
+    nodes = [node_names[gang.places[rank].node] for rank in own]
     backend, sweeps = data[0]["backend"], [item["sweeps"]["all_reduce"] for item in data]
     if ranks:
         library = TransportReport()
