@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -302,6 +302,18 @@ class Cluster:
             self._xids = XidWatch.start(node["id"] for node in self.nodes)
         return self._xids.read(), self._xids.errors
 
+    def note_kill(
+        self, nodes: Iterable[str] | None = None, *, ago: float = 0.0, at: float | None = None
+    ) -> None:
+        """Note that seatrial ends processes that use GPUs, on nodes by id (None: on all nodes).
+
+        Whoever ends one calls this before: the driver may report Xids for it.  Who learns of it
+        later says how many seconds `ago` it was, or `at` which time by the node's own clock.
+        """
+        with suppress(Exception):  # a cluster that does not answer is found by others
+            if self._xids is not None:
+                self._xids.note_kill(nodes, ago, at)
+
     @property
     def gpus_by_node(self) -> dict[str, int]:
         """Number of GPUs of each node as Ray counts them, by node name."""
@@ -337,7 +349,7 @@ class Cluster:
         self.kept_gang.release()
         spread = len(self.nodes) > 1 and (size or self.size) == len(self.nodes)
         strategy = options.pop("strategy", "STRICT_SPREAD" if spread else "PACK")
-        held = {"holders": self.describe_holders, **options}
+        held = {"holders": self.describe_holders, "on_kill": self.note_kill, **options}
         return Gang(size or self.size, resource=self.resource, strategy=strategy, **held)
 
     def describe_holders(self) -> str:
