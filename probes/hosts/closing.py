@@ -207,6 +207,7 @@ def judge_xids(
     `starts` are the times at which probes began, in order.  What followed a kill by seatrial on the
     same node only informs.
     """
+    explained: list[str] = []
     for node, answer in answers.items():
         ours = [event for event in answer["events"] if follows_kill(event)]
         events = [event for event in answer["events"] if not follows_kill(event)]
@@ -214,14 +215,15 @@ def judge_xids(
         note = f"NVML stopped reporting Xids: {answer['error']['text']}" if answer["error"] else ""
         measure(check.XIDS, len(events) if known else None, on=node, note=note)
         if ours:
-            text = join_names([describe_event(event, starts) for event in ours], SHOWN_XIDS)
             measure.note("Xids after kills", len(ours), "Xids", on=node)
-            measure.covered(f"not judged on {node}: {text}")
+            explained += [f"{node}: {describe_event(event, starts)}" for event in ours]
         if events:
             texts = [describe_event(event, starts) for event in events]
             statement = f"{node}: {join_names(texts, SHOWN_XIDS)}. Expected: no Xid"
             names = name_gpu(events[0].get("uuid"), events[0]["index"], events[0].get("slot"))
             measure.explain(finding("HOST-XID", statement, [node], names=names))
+    if explained:
+        measure.covered(f"Xids that are not judged: {join_names(explained, SHOWN_XIDS)}")
     for node, why in silent.items():
         measure(check.XIDS, None, on=node, note=f"its Xids could not be read: {why}")
 

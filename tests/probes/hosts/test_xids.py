@@ -61,9 +61,14 @@ def test_what_follows_a_kill_by_seatrial_only_informs() -> None:
     assert findings(result) == []
     (note,) = [m for m in result.measurements if m.name == NOTED]
     assert (note.value, note.subject) == (3, "n1")
-    said = result.coverage.partition("not judged on n1: Xid 137 of GPU 4 (GPU-1-4, slot ")[2]
-    assert " UTC, 0.4 s after seatrial had killed a process there, Xid 94 of GPU 3 (" in said
+    said = result.coverage.partition("Xids that are not judged: n1: Xid 137 of GPU 4 (GPU-1-4")[2]
+    assert " UTC, 0.4 s after seatrial had killed a process there, n1: Xid 94 of GPU 3 (" in said
     assert said.count("after seatrial had killed a process there") == 3
+
+
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 69, 94, 108, 109, 137, 144, 148, 154])
+def test_a_kill_may_be_the_cause_of_each_of_these(xid: int) -> None:
+    assert not_passed(run_closing(heard(xid_event(xid, after_kill=0.0)))) == {}
 
 
 @pytest.mark.parametrize("xid", [13, 31, 137, 94, 154])
@@ -73,7 +78,7 @@ def test_after_a_while_a_kill_explains_nothing(xid: int) -> None:
     assert "killed" not in result.findings[0].statement
 
 
-@pytest.mark.parametrize("xid", [48, 63, 64, 74, 79, 95, 119, 149])
+@pytest.mark.parametrize("xid", [48, 63, 64, 74, 79, 95, 119, 143, 149])
 def test_no_kill_breaks_a_board(xid: int) -> None:
     """Next to what the kill caused, it is judged, and it alone is named."""
     both = run_closing(heard(xid_event(137, 4, after_kill=0.4), xid_event(xid, after_kill=0.5)))
