@@ -54,8 +54,8 @@ def watch_link(
 START_SECONDS = 90.0  # for an actor on each node, and for NVML without persistence mode
 READ_SECONDS = 30.0  # for a call to reach a busy node
 NOTE_SECONDS = 5.0  # the same before a kill, which must not wait for a node that is gone
-# A launcher ends its ranks up to so long before its command has ended: it removes its placement
-# group (3 s to find out who died, at most), and a submitted job's end is asked for once a second.
+# A launcher kills its ranks up to so long before its command has ended: it then removes their
+# placement group and ends, and `ray job submit` asks once a second whether it has.
 COMMAND_END_SECONDS = 10.0
 WAIT_MS = 1000  # of one call to NVML, which cannot be interrupted
 # Of a node: a GPU that fails may report the same Xid without end.  A hundred kills of ranks with

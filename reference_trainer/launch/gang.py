@@ -109,9 +109,9 @@ class Gang:
     `by_local_rank`: the workers of a node take its entries in turn, as each has its own rail.
     `strategy` is a Ray placement strategy. `notify` is called once, if the gang has to wait.
     `holders` says what holds the resource. `on_kill` is called with the ids of the nodes on which
-    workers are about to be killed. With `keeps_groups`, calls one after the other in the
-    same groups and environment share process groups. Raises GangPending without room for
-    `timeout` seconds.
+    workers are about to be killed. With `keeps_groups`, calls one after the other in the same
+    groups and environment share process groups. Raises GangPending without room for `timeout`
+    seconds.
     """
 
     size: int
@@ -247,10 +247,12 @@ class Gang:
 
     def _kill(self, ranks: Sequence[int]) -> None:
         """Kill these workers; `on_kill` knows of it before. A rank without a place did no work."""
-        if nodes := {self.places[rank].node for rank in ranks if rank < len(self.places)}:
-            self.on_kill(nodes)
-        for rank in ranks:
-            ray.kill(self._workers[rank])
+        try:
+            if nodes := {self.places[rank].node for rank in ranks if rank < len(self.places)}:
+                self.on_kill(nodes)
+        finally:  # also on Ctrl-C
+            for rank in ranks:
+                ray.kill(self._workers[rank])
 
     def _locate_workers(self, calls: list[Any]) -> list[RankLocation]:
         """Return where new workers are; [] when one does not start or the group has lost a node."""
