@@ -30,6 +30,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDriver]:
     """Drivers of two nodes, which report an Xid as soon as a worker there is killed."""
     driver = SimulatedDriver(monkeypatch, "id0", "id1")
     monkeypatch.setattr(ray, "kill", lambda worker: driver.report(worker.node, 137))
+    monkeypatch.setattr(Cluster, "resource", "GPU")
     yield driver
     driver.close()
 
@@ -47,9 +48,9 @@ def gang_on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Gang:
     """The cluster's gang of two ranks, one on each node, as if it ran."""
     monkeypatch.setattr(Cluster, "nodes", [])
     cluster.kept_gang = cast(Any, SimpleNamespace(release=lambda: None))
-    monkeypatch.setattr(Cluster, "resource", "GPU")
     gang = cluster.gang(2)
-    gang.places = [RankLocation(id, "10.0.0.1", id, 7, [str(rank)]) for rank, id in enumerate(IDS)]
+    here: dict[str, Any] = {"address": "10.0.0.1", "pid": 7, "gpus": ["0"]}
+    gang.places = [RankLocation(node=id, host=id, **here) for id in IDS]
     gang._workers = [SimpleNamespace(node=id, location=CALL) for id in IDS]
     gang._bundles, gang.jobs, gang._calls = [0, 1], [[0, 1]], ["of rank 0", "of rank 1"]
     return gang
