@@ -98,7 +98,7 @@ class Cluster:
         # Declared by the contract or by --cluster local, never inferred from missing hardware.
         self.emulated = kind == "local"
         self._facts: list[dict[str, Any]] | None = None
-        self._xids: XidWatch | None = None
+        self._xids = XidWatch({})
         self.errors: dict[str, str] = {}  # node id -> why it did not answer
         # Node id -> what was mounted at the shared folder, as HOSTS first read it.
         self.shared_mounts: dict[str, Any] = {}
@@ -298,7 +298,7 @@ class Cluster:
 
         Both are by node id; what was heard is as `XidListener.read`.
         """
-        if self._xids is None:
+        if not self._xids.actors:
             self._xids = XidWatch.start(node["id"] for node in self.nodes)
         return self._xids.read(), self._xids.errors
 
@@ -311,8 +311,7 @@ class Cluster:
         later says how many seconds `ago` it was, or `at` which time by the node's own clock.
         """
         with suppress(Exception):  # a cluster that does not answer is found by others
-            if self._xids is not None:
-                self._xids.note_kill(nodes, ago, at)
+            self._xids.note_kill(nodes, ago, at)
 
     @property
     def gpus_by_node(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from probes.cluster.ask import ask_actors, on_node
+from probes.cluster.ask import REACH_SECONDS, ask_actors, on_node
 from probes.cluster.nvml import TIMEOUT, UNKNOWN, UNKNOWN_CALL, describe_error, import_nvml, to_text
 
 # NVML's maximum is what both the GPU and its slot can do.
@@ -52,8 +52,7 @@ def watch_link(
 
 
 START_SECONDS = 90.0  # for an actor on each node, and for NVML without persistence mode
-READ_SECONDS = 30.0  # for a call to reach a busy node
-NOTE_SECONDS = 5.0  # the same before a kill, which must not wait for a node that is gone
+NOTE_SECONDS = 5.0  # for a call before a kill, which must not wait for a node that is gone
 # A launcher kills its ranks up to so long before its command has ended: it then removes their
 # placement group and ends, and `ray job submit` asks once a second whether it has.
 COMMAND_END_SECONDS = 10.0
@@ -121,16 +120,14 @@ class XidListener:
         An event has the `index`, `uuid` and `slot` of its GPU, too.
         """
         now = time.monotonic()
-        events = [
-            {**event, "ago": now - at, "after_kill": self._since_kill(at)}
-            for at, event in list(self._events)
-        ]
         kills = [now - at for at in self._kills]
-        heard = {"kills": kills, "events": events}
-        return {"error": self._error, "seconds": now - self._begun, **heard}
+        events = [{**event, **self._times(at, now)} for at, event in self._events]
+        about = {"error": self._error, "seconds": now - self._begun}
+        return {**about, "kills": kills, "events": events}
 
-    def _since_kill(self, at: float) -> float | None:
-        return min((at - kill for kill in self._kills if kill <= at), default=None)
+    def _times(self, at: float, now: float) -> dict[str, float | None]:
+        after_kill = min((at - kill for kill in self._kills if kill <= at), default=None)
+        return {"ago": now - at, "after_kill": after_kill}
 
     def end(self) -> None:
         """Stop listening, for a control in a worker that Ray uses again."""
@@ -178,7 +175,7 @@ class XidWatch:
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Return what each node's listener has heard, as `XidListener.read`."""
-        return self._call("read", READ_SECONDS)
+        return self._call("read", REACH_SECONDS)
 
     def note_kill(self, nodes: Iterable[str] | None, ago: float, at: float | None) -> None:
         """Let the listeners of these nodes (None: all) note a kill, each by its node's clock."""

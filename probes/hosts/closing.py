@@ -177,18 +177,14 @@ def _key(board: Board) -> tuple[str, str]:
 
 
 # Xids that a sound GPU may report when a process is killed in its work: each is of programs alone.
+# 13, 31, 43, 45, 68, 109: NVIDIA's device plugin for Kubernetes leaves them to programs (health.go
+# of k8s-device-plugin).  69: restart the program, says NVIDIA's catalogue of Xids.  108, 137: a
+# peer used memory over NVLink that is gone; ignore it, says the catalogue.  94: the SM of that peer
+# stopped.  144 to 148: NVLink 5 reports the same with 137 (149 and 150 are of the link itself).
+# 154: what the driver advises has changed, because of another Xid.
 # No kill causes others, such as 48, 74, 79 or 119.  Errors of memory, links that are down, and a
 # reset that the driver asks for are judged by values of their own.
-OF_KILLS = frozenset(
-    {
-        *(13, 31, 43, 45, 68, 109),  # k8s-device-plugin leaves them to programs (health.go)
-        69,  # "restart the program", says NVIDIA's catalogue of Xids, as of 13 and 31
-        *(108, 137),  # a peer used memory over NVLink that is gone; "ignore", says the catalogue
-        94,  # the SM of that peer stopped
-        *range(144, 149),  # NVLink 5 reports the same with 137; 149 and 150 are of the link itself
-        154,  # what the driver advises has changed, because of another Xid
-    }
-)
+OF_KILLS = frozenset({13, 31, 43, 45, 68, 69, 94, 108, 109, 137, *range(144, 149), 154})
 # How long after a kill: a process that is in the driver, or has much memory on the GPU, dies within
 # 10 s (EFFECT_SECONDS of process_faults.py); the driver's reports of it, and NVML's events, which
 # wait for no poll, come within 5 s.  Both times are by one clock, the node's.
