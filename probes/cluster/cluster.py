@@ -307,8 +307,8 @@ class Cluster:
     ) -> None:
         """Note that seatrial ends processes that use GPUs, on nodes by id (None: on all nodes).
 
-        Whoever ends one calls this before: the driver may report Xids for it.  Who learns of it
-        later says how many seconds `ago` it was, or `at` which time by the node's own clock.
+        Call it before a kill: the driver may report Xids for it.  After a kill, `ago` is how many
+        seconds ago it was, or `at` its time by the node's own clock.
         """
         with suppress(Exception):  # a cluster that does not answer is found by others
             self._xids.note_kill(nodes, ago, at)
