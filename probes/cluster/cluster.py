@@ -83,9 +83,7 @@ def refuse_amd(cluster: Cluster) -> None:
     A node of NVIDIA GPUs may have an AMD graphics chip too: it has NVIDIA's driver or library.  If
     one node has, HOSTS judges the others.
     """
-    if not cluster.on_gpu:
-        return
-    facts = [fact for fact in cluster.facts if cluster.gpus_by_node.get(fact["name"])]
+    facts = cluster.facts if cluster.resource == "GPU" and not cluster.emulated else []
     if facts and all(map(_has_amd_alone, facts)):
         raise ClusterUnreachable(
             f"the GPUs of {join_names(fact['name'] for fact in facts)} are AMD's, and seatrial "
@@ -94,9 +92,11 @@ def refuse_amd(cluster: Cluster) -> None:
 
 
 def _has_amd_alone(fact: Facts) -> bool:
-    """Return whether a node has AMD's compute driver or torch's build for it, and no NVIDIA GPU."""
-    has_nvidia = fact["nvml"]["library"] or fact["gpus"] or fact["software"]["driver"]
-    return not has_nvidia and (fact["amd_driver"] or "rocm" in fact["software"]["torch"])
+    """Return whether a node has AMD's compute driver, or torch for it, and nothing of NVIDIA's."""
+    has_amd = fact.get("amd_driver") or "rocm" in fact["software"]["torch"]
+    return bool(has_amd) and not (
+        fact["nvml"]["library"] or fact["gpus"] or fact["software"]["driver"]
+    )
 
 
 def is_spare(node: Mapping[str, Any]) -> bool:

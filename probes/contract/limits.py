@@ -184,7 +184,7 @@ def derived_mfu(devices: str) -> Limit | None:
 
 
 def lacks_speed_limit(models: str | Sequence[str] | None, *, is_agreed: bool = False) -> str:
-    """Say that MFU has no limit for these models, or, where a limit `is_agreed`, no peak; else ""."""
+    """Say which models give MFU no limit, or, where a limit `is_agreed`, no value; "" for none."""
     named = [models] if isinstance(models, str) else list(models or ())
     if is_agreed:
         peakless = [model for model in named if peak_flops(model, "bf16") is None]

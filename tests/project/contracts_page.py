@@ -135,9 +135,9 @@ seatrial refuses the following, and says what to write instead:
 - a limit of a measure that [Measures](../reference/measures.md) marks as *fixed*, such as `wrong_elements`, `link_changes`
   or `xids`
 
-If the contract does not set them, two limits follow from `[cluster]`. `[FABRIC.network]` is the `fabric`.
-`[FABRIC.busbw]` is {share} of the total rate of a node's rails (`line_rate_gbps` each), MARGINAL below {marginal}.
-[How limits are derived](../reference/limits.md) gives the reasons.
+If the contract does not set them, three limits follow from `[cluster]`. `[FABRIC.network]` is the `fabric`.
+`[FABRIC.busbw]` is {share} of the total rate of a node's rails (`line_rate_gbps` each), MARGINAL below {marginal}. Over RDMA,
+`[FABRIC.alltoall_busbw]` follows from the limit of busbw and the number of nodes. [How limits are derived](../reference/limits.md) gives the reasons.
 
 A rehearsal (`accelerators = "emulated"`) may leave out a criterion that it cannot prove. Write the reason:
 

@@ -221,9 +221,36 @@ def test_a_contract_that_cannot_be_accepted_for_its_gpus_is_named(
     text = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
     said = " ".join(text.split())
     assert (says in said) if says else (SPEED not in said), text
+    is_rehearsal = "emulated" in lines
+    assert ("until then, no run under this contract can be accepted" in said) is not is_rehearsal
 
 
-@pytest.mark.parametrize("name", ["b200-ndr400", "gb200-nvl72", "h100-ndr400", "p5-efa"])
+def test_an_mfu_limit_of_gpus_without_a_known_peak_is_named(tmp_path: Path) -> None:
+    agreed = '[SCALING.mfu]\nat_least = 0.2\nunit = "ratio"\nbecause = "as agreed"'
+    text = f'schema = 1\n[cluster]\ngpu_model = "NVIDIA A40"\n{agreed}\n'
+    (tmp_path / "my.toml").write_text(text)
+    said = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
+    assert (
+        "UNPROVEN no peak is known for NVIDIA A40, so SCALING.mfu is not measured. Replace "
+        "[SCALING.mfu] by [SCALING.tokens_per_s]" in " ".join(said.split())
+    )
+
+
+def test_the_limits_of_a_check_follow_from_the_number_of_nodes(tmp_path: Path) -> None:
+    text = load("h100-ndr400").text.decode()
+    (tmp_path / "my.toml").write_text(text.replace("[cluster]\n", "[cluster]\nnodes = 2\n"))
+    checked = [
+        CliRunner().invoke(main, ["contract", "check", "--limits", name]).output
+        for name in (str(tmp_path / "my.toml"), "h100-ndr400")
+    ]
+    two, any_number = (" ".join(output.split()) for output in checked)
+    assert "alltoall_busbw >= 56.25 GB/s (75 % of what a busbw of 320 GB/s lets expect on 2" in two
+    assert "alltoall_busbw not agreed: over RDMA 75 % of what the limit of `busbw`" in any_number
+
+
+@pytest.mark.parametrize(
+    "name", ["b200-ndr400", "gb200-nvl72", "h100-ndr400", "l40s-ethernet", "p5-efa"]
+)
 def test_a_shipped_contract_lacks_nothing_but_the_number_of_nodes(name: str) -> None:
     lines = CliRunner().invoke(main, ["contract", "check", name]).output.splitlines()
     open_ones = [line for line in lines if line.startswith("UNPROVEN")]
