@@ -137,7 +137,8 @@ seatrial refuses the following, and says what to write instead:
 
 If the contract does not set them, three limits follow from `[cluster]`. `[FABRIC.network]` is the `fabric`.
 `[FABRIC.busbw]` is {share} of the total rate of a node's rails (`line_rate_gbps` each), MARGINAL below {marginal}. Over RDMA,
-`[FABRIC.alltoall_busbw]` follows from the limit of busbw and the number of nodes. [How limits are derived](../reference/limits.md) gives the reasons.
+`[FABRIC.alltoall_busbw]` follows from the limit of busbw and the number of nodes. [How limits are derived](../reference/limits.md)
+gives the reasons.
 
 A rehearsal (`accelerators = "emulated"`) may leave out a criterion that it cannot prove. Write the reason:
 

@@ -173,7 +173,9 @@ def test_only_an_embedded_cluster_is_emulated(
     assert set(contract.optional) == ({"FABRIC", "SCALING"} if paced else set())
 
 
-RDMA = 'schema = 1\ntier = "standard"\n[cluster]\nfabric = "rdma"\nrails = 8\nline_rate_gbps = 400\n'
+RDMA = (
+    'schema = 1\ntier = "standard"\n[cluster]\nfabric = "rdma"\nrails = 8\nline_rate_gbps = 400\n'
+)
 FIGURE = "[FABRIC.alltoall_busbw]\nat_least = 25\nunit = 'GB/s'\nbecause = 'as agreed'\n"
 
 

@@ -68,7 +68,10 @@ def test_the_smallest_gpu_counts_and_one_that_does_not_tell_is_no_small_one() ->
 
 @pytest.mark.parametrize(
     ("name", "model", "gpu_gib", "mfu"),
-    [("ethernet", "NVIDIA H100 80GB HBM3", 79.6, 0.42), ("l40s-ethernet", "NVIDIA L40S", 45.0, 0.5)],
+    [
+        ("ethernet", "NVIDIA H100 80GB HBM3", 79.6, 0.42),
+        ("l40s-ethernet", "NVIDIA L40S", 45.0, 0.5),
+    ],
 )
 def test_a_fabric_that_has_the_agreed_busbw_does_not_fail_the_agreed_efficiency(
     name: str, model: str, gpu_gib: float, mfu: float

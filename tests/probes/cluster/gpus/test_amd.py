@@ -56,7 +56,9 @@ def test_amds_gpus_are_refused_in_one_sentence(node: dict[str, Any]) -> None:
         cluster(INTEGRATED, INTEGRATED),
         cluster(INTEGRATED | {"gpus": [], "nvml": NO_NVML}),  # NVIDIA's driver is loaded
         cluster(INTEGRATED | {"software": CPU_TORCH, "gpus": []}),  # NVIDIA's library is there
-        cluster(MI300X | {"amd_driver": False, "software": CPU_TORCH}),  # HOSTS says what is missing
+        cluster(
+            MI300X | {"amd_driver": False, "software": CPU_TORCH}
+        ),  # HOSTS says what is missing
         cluster(MI300X, H100),  # HOSTS judges that node
         cluster(),  # no node answers
         cluster(MI300X, resource="CPU"),

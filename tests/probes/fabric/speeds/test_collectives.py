@@ -112,16 +112,12 @@ def judged_on(nodes: int, all_reduce: float, all_to_all: float, backend: str = "
 @pytest.mark.parametrize("nodes", P5)
 def test_a_public_series_of_all_to_all_passes_at_each_number_of_nodes(nodes: int) -> None:
     found, findings = judged_on(nodes, *P5[nodes])
-    assert found == dict.fromkeys(
-        ("alltoall_against_all_reduce", "alltoall_busbw"), Verdict.PASS
-    )
+    assert found == dict.fromkeys(("alltoall_against_all_reduce", "alltoall_busbw"), Verdict.PASS)
     assert findings == []
 
 
 @pytest.mark.parametrize(("all_reduce", "all_to_all"), BROKEN)
-def test_fabrics_that_were_broken_fail_by_both_limits(
-    all_reduce: float, all_to_all: float
-) -> None:
+def test_fabrics_that_were_broken_fail_by_both_limits(all_reduce: float, all_to_all: float) -> None:
     found, findings = judged_on(2, all_reduce, all_to_all)
     assert set(found.values()) == {Verdict.FAIL}
     assert [one.code for one in findings] == ["FAB-SLOW-COLLECTIVE"]
