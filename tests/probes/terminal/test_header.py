@@ -28,7 +28,12 @@ def header(contract: Any, model: str, rehearsal: str = "", ordered: int | None =
         cluster=cluster,
         ordered=ordered,
         store=SimpleNamespace(path=Path("runs/r")),
-        **{"tier": "standard", "only": [], "waited_s": 0.0, "held_s": 0.0, "held": "", "name": "n"},
+        tier="standard",
+        only=[],
+        waited_s=0.0,
+        held_s=0.0,
+        held="",
+        name="n",
     )
     return [line for line in RunSession.header(run) if line.startswith("UNPROVEN")]
 
