@@ -10,6 +10,7 @@ import pytest
 from probes.cluster.address import ClusterUnreachable
 from probes.cluster.cluster import refuse_amd
 
+pytest_plugins = ["pytester"]
 NO_NVML = {"library": False, "error": None}
 MI300X: dict[str, Any] = {
     "software": {"torch": "2.9.0+rocm6.4", "driver": ""},
