@@ -41,11 +41,13 @@ BUDGET = {
     # read from regular files alone.  One deadline holds for all of an answer.
     # cleanup.py ends a user whose processes kill or stop who comes for them, and removes its files
     # in bounded memory.
-    "probes/cluster": 3477,  # who tries whom; ranks are kept; what joins no group
+    # MPS has a server on each GPU.
+    "probes/cluster": 3484,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
     "probes/contract": 1407,  # a key names its parts
     "probes/environment": 826,  # boards without NVLink
-    "probes/fabric": 3362,  # pairs as cells; a kept group's sockets are its own
+    # NVLink by domain; ports on which RDMA alone passes.
+    "probes/fabric": 3456,  # pairs as cells; a kept group's sockets are its own
     "probes/faults": 340,
     "probes/gang": 2127,  # a control asks for no more than there is, until all is held
     "probes/hosts": 5169,
