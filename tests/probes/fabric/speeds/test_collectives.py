@@ -95,7 +95,7 @@ def test_in_all_to_all_each_rank_has_its_part_of_the_nodes_rate(
 
 # All-reduce at 4 GiB and all-to-all, GB/s, of AWS p5 (crazyguitar/aws-gpu-communication-benchmark).
 P5 = {2: (466, 79), 4: (354, 54), 8: (351, 50), 16: (306, 44), 32: (303, 41)}
-BROKEN = {(354, 36.8), (231, 25)}  # on two nodes: a public report, and NVIDIA/nccl issue 2409
+BROKEN = [(354, 36.8), (231, 25)]  # on two nodes: a public report, and NVIDIA/nccl issue 2409
 
 
 def judged_on(nodes: int, all_reduce: float, all_to_all: float, backend: str = "nccl") -> Any:
