@@ -59,3 +59,17 @@ def test_a_run_without_a_number_of_nodes_says_so() -> None:
     assert header(contract, "NVIDIA H100 80GB HBM3") == []
     (line,) = header(contract, "NVIDIA H100 80GB HBM3", ordered=None)
     assert "no number of nodes" in line
+
+
+def test_a_run_has_the_limits_of_its_number_of_nodes() -> None:
+    run: Any = SimpleNamespace(
+        cluster=None,
+        settings=SimpleNamespace(nodes=2),
+        _describe_cluster=lambda: {"alive": 2, "ranks": 16},
+    )
+    RunSession._describe(run, load("h100-ndr400"))
+    limit = run.contract.limit("FABRIC", "alltoall_busbw")
+    assert (limit.low, limit.derived) == (56.25, True)
+    run._describe_cluster = lambda: {"note": "could not be joined"}
+    RunSession._describe(run, load("h100-ndr400"))
+    assert run.contract.limit("FABRIC", "alltoall_busbw") is None
