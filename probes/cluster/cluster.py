@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,7 @@ from probes.cluster.embedded import LocalCluster
 from probes.cluster.endpoints import find_dashboard, own_dashboard
 from probes.cluster.gpus import XidWatch
 from probes.cluster.kept_gang import GangKeeper
-from probes.cluster.node_facts import node_facts
+from probes.cluster.node_facts import Facts, node_facts
 from probes.cluster.node_watch import NodeState
 from probes.cluster.ray_internals import read_draining
 from probes.cluster.room import (
@@ -41,6 +41,7 @@ from probes.cluster.room import (
     find_holders,
     release_cluster,
 )
+from probes.findings import join_names
 from reference_trainer.launch.gang import Gang
 from reports.numbers import quantity
 from reports.version import PACKAGES
@@ -68,6 +69,34 @@ def connect(spec: str) -> Cluster:
         return Cluster(local.info["address"], "local", local)
     address = find_address(spec)
     return Cluster(address, "client" if address.startswith("ray://") else "ray")
+
+
+def gpu_models(facts: Sequence[Facts]) -> list[str]:
+    """List the models of the GPUs of all nodes, each once."""
+    names = {gpu.get("name") for fact in facts for gpu in fact.get("gpus") or ()}
+    return sorted(filter(None, names))
+
+
+def refuse_amd(cluster: Cluster) -> None:
+    """Refuse a cluster whose GPUs are AMD's.  Raises ClusterUnreachable.
+
+    A node of NVIDIA GPUs may have an AMD graphics chip too: it has NVIDIA's driver or library.  If
+    one node has, HOSTS judges the others.
+    """
+    facts = cluster.facts if cluster.resource == "GPU" and not cluster.emulated else []
+    if facts and all(map(_has_amd_alone, facts)):
+        raise ClusterUnreachable(
+            f"the GPUs of {join_names(fact['name'] for fact in facts)} are AMD's, and seatrial "
+            "tests NVIDIA GPUs only. `seatrial nccl-log` can read the logs of RCCL"
+        )
+
+
+def _has_amd_alone(fact: Facts) -> bool:
+    """Return whether a node has AMD's compute driver, or torch for it, and nothing of NVIDIA's."""
+    has_amd = fact.get("amd_driver") or "rocm" in fact["software"]["torch"]
+    return bool(has_amd) and not (
+        fact["nvml"]["library"] or fact["gpus"] or fact["software"]["driver"]
+    )
 
 
 def is_spare(node: Mapping[str, Any]) -> bool:

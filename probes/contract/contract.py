@@ -17,7 +17,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +29,7 @@ from probes.check.owed import has_ip_fabric, judged_names, owed_event
 from probes.check.registry import CRITERIA, is_judged
 from probes.cluster.node_facts import software_versions
 from probes.contract import validation
-from probes.contract.limits import LimitTerms, read_tolerances, ring_limit
+from probes.contract.limits import LimitTerms, lacks_speed_limit, read_tolerances, ring_limit
 from probes.contract.terms import ClusterTerms, LaunchTerms
 from probes.contract.validation import ContractError, has_words, parse_toml, validate_terms
 from probes.toml_tables import show, spelling_hint
@@ -390,3 +390,45 @@ def _parse_limit(value: Any, measure: Check, file: str, table: str) -> Limit:
         return terms.to_limit(measure, source=f"{file} {table}")
     except ValueError as error:
         raise ContractError(f"{where}: {error}") from None
+
+
+NOT_ACCEPTED = "no run under this contract can be accepted"
+
+
+def find_gaps(
+    contract: Contract, models: Sequence[str] = (), nodes: int | None = None
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield (criteria, sentence) of each term without which no run can be accepted.
+
+    `models` are the GPUs of the cluster, if they are known: they count where the contract has none.
+    `nodes` is the number of nodes that the command line orders.
+    """
+    terms, limited = contract.cluster, contract.limited_names
+    judged = {
+        name
+        for name in judged_names(contract.tier, terms, limited)
+        if contract.judges(*name.split("."))
+    }
+    lacking = [
+        f"{id}.{name}"
+        for id, row in CRITERIA.items()
+        for name, measure in row.measures.items()
+        if f"{id}.{name}" in judged and not contract.limit(id, name)
+        if not (measure.from_run or measure.derived_in_run)
+    ]
+    if lacking:
+        listed, example = ", ".join(lacking), f"[{lacking[0]}]"
+        text = f"no limit for {listed}. Add a table for each, such as {example}"
+        yield tuple(dict.fromkeys(name.partition(".")[0] for name in lacking)), text
+    if "SCALING.mfu" in judged:
+        is_agreed = contract.limit("SCALING", "mfu") is not None
+        if lacks := lacks_speed_limit(terms.gpu_model or models, is_agreed=is_agreed):
+            yield ("SCALING",), lacks
+    if terms.nodes is None and nodes is None:
+        yield ("HOSTS",), "no number of nodes: write `nodes` in [cluster], or run with --nodes"
+    if terms.gpus_per_node is None and contract.judges("HOSTS", "gpus"):
+        yield ("HOSTS",), "no number of GPUs per node: write `gpus_per_node` in [cluster]"
+    needs_second = terms.fabric not in (None, "rdma") and "FABRIC" not in contract.optional
+    if needs_second and not terms.management:
+        text = "no second interface to self-test FABRIC: write `management` in [cluster]"
+        yield ("FABRIC",), text

@@ -67,8 +67,8 @@ REDUCE_SCATTER_AGAINST_ALL_REDUCE = default_check(
 )
 ALLTOALL_AGAINST_ALL_REDUCE = default_check(
     "alltoall_against_all_reduce", "ratio",
-    "all pairs of ranks send at once and share the switches; large clusters reach about half "
-    "of what the all-reduce's rate would allow", low=0.35, marginal_low=0.5, when=LONGER_TIER,
+    "healthy clusters of 2 to 32 nodes reached 72 to 109 % of what the all-reduce lets expect (AWS p5); "
+    "two broken fabrics reached 44 and 46 %", low=0.55, marginal_low=0.65, when=LONGER_TIER,
     no_control="`slow collective` tests the same kind of limit, for all-gather and reduce-scatter",
     failing="all-to-all reaches only {value} of the busbw expected from the all-reduce",
 )
@@ -84,6 +84,7 @@ REDUCE_SCATTER_BUSBW = Check(
 )
 ALLTOALL_BUSBW = Check(
     "alltoall_busbw", "GB/s", better="higher", when=LONGER_TIER, only_agreed=True,
+    without_limit="over RDMA 75 % of what the limit of `busbw` lets expect for the number of nodes; else only noted",
     no_control="`slow collective` tests the same kind of limit, for all-gather and reduce-scatter",
     failing="all-to-all runs at {value}",
 )

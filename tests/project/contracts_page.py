@@ -135,9 +135,10 @@ seatrial refuses the following, and says what to write instead:
 - a limit of a measure that [Measures](../reference/measures.md) marks as *fixed*, such as `wrong_elements`, `link_changes`
   or `xids`
 
-If the contract does not set them, two limits follow from `[cluster]`. `[FABRIC.network]` is the `fabric`.
-`[FABRIC.busbw]` is {share} of the total rate of a node's rails (`line_rate_gbps` each), MARGINAL below {marginal}.
-[How limits are derived](../reference/limits.md) gives the reasons.
+If the contract does not set them, three limits follow from `[cluster]`. `[FABRIC.network]` is the `fabric`.
+`[FABRIC.busbw]` is {share} of the total rate of a node's rails (`line_rate_gbps` each), MARGINAL below {marginal}. Over RDMA,
+`[FABRIC.alltoall_busbw]` follows from the limit of busbw and the number of nodes. [How limits are derived](../reference/limits.md)
+gives the reasons.
 
 If a site lowers the power limit of its GPUs, agree on that too. Otherwise HOSTS fails each GPU whose limit is below the default of
 its model. Such GPUs compute more slowly: `[SCALING.mfu]` may need another limit.

@@ -25,7 +25,8 @@ BUDGET = {
     # Its files: plugin, doctor, findings, leftovers, requirements, TOML.  The plugin has the hooks
     # around a run that no error of another plugin passes.  leftovers.py knows whose a job is, and
     # the folders of embedded clusters.
-    "probes": 1032,  # a package of another project ends a run; a held signal is always released
+    # What a contract lacks, also of a run's GPUs.
+    "probes": 1038,  # a package of another project ends a run; a held signal is always released
     "probes/check": 736,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
@@ -33,7 +34,7 @@ BUDGET = {
     # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
     # measures and criteria.  The help has sections.
     # submit says which job is lost, and what a lost head means.
-    "probes/cli": 2105,  # what a template orders, which answers lack, what `again` changed
+    "probes/cli": 2092,  # what a template orders, which answers lack, what `again` changed
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -42,12 +43,14 @@ BUDGET = {
     # cleanup.py ends a user whose processes kill or stop who comes for them, and removes its files
     # in bounded memory.
     # MPS has a server on each GPU.
-    "probes/cluster": 3484,  # who tries whom; ranks are kept; what joins no group
+    # AMD's GPUs are refused.
+    "probes/cluster": 3500,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
-    "probes/contract": 1407,  # a key names its parts
+    # The limit of all-to-all by nodes; what a contract lacks, for three commands.
+    "probes/contract": 1467,  # a key names its parts
     "probes/environment": 826,  # boards without NVLink
     # NVLink by domain; ports on which RDMA alone passes.
-    "probes/fabric": 3456,  # pairs as cells; a kept group's sockets are its own
+    "probes/fabric": 3460,  # pairs as cells; a kept group's sockets are its own
     "probes/faults": 340,
     "probes/gang": 2131,  # a control asks for no more than there is, until all is held
     "probes/hosts": 5184,  # which Xids follow a kill
@@ -64,7 +67,8 @@ BUDGET = {
     # submission is kept.
     # Usual times of probes; os._exit ends a run as a signal does; a signal waits for the first
     # event's end.
-    "probes/session": 1598,  # a probe that failed is written in its criterion's words
+    # A run says what its contract lacks.
+    "probes/session": 1613,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1142,
     "reference_trainer": 3835,  # a group that is kept for the next call; who hears of a kill
@@ -79,7 +83,7 @@ BUDGET = {
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
     "reports": 7176,  # facts of nodes in several lines; the commands of a submitted run
-    "scaling": 2996,  # groups that are kept; a short ladder
+    "scaling": 2998,  # groups that are kept; a short ladder
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more
