@@ -38,14 +38,15 @@ def contract() -> None:
 @click.option("--limits", "show_limits", is_flag=True, help="Show the limit of each measure.")
 def check(file: str, show_limits: bool) -> None:
     """Check that FILE (or the shipped contract of this name) is valid, and show its terms."""
-    from probes.check.owed import judged_names
+    from probes.check.owed import MANY_NODES, judged_names
     from probes.contract.contract import load
     from probes.launch.guide import GuideError, list_typed
 
     with refuse_unusable(GuideError):
         loaded = load(file)
         typed = list(list_typed(loaded))
-    judged = judged_names(loaded.tier, loaded.cluster, loaded.limited_names)
+    count = 1 if loaded.cluster.nodes == 1 else MANY_NODES
+    judged = judged_names(loaded.tier, loaded.cluster, loaded.limited_names, count)
     rows = list(_summary(loaded, judged))
     for word, text in (("contract", f"{loaded.name} @ {loaded.sha256[:8]}: {loaded.title}"), *rows):
         _show(text, f"{word:9} ")
@@ -65,11 +66,11 @@ def _show_limits(loaded: Contract, judged: Collection[str]) -> None:
 
     for id, row in CRITERIA.items():
         reason = f"  (not required: {loaded.optional[id]})" if id in loaded.optional else ""
-        _show(f"{loaded.title_of(id)}{reason}", f"{id}  ")
+        _show(f"{loaded.title_of(id, loaded.cluster.nodes == 1)}{reason}", f"{id}  ")
         for name, measure in row.measures.items():
             limit, is_judged = loaded.limit(id, name), f"{id}.{name}" in judged
             text = _without_limit(measure, is_judged)
-            if limit:
+            if limit and (is_judged or loaded.cluster.nodes != 1):
                 text = f"{limit}{_band(limit)}  ({limit.because})"
             _show(text, f"  {name:26} ")
 
@@ -103,6 +104,12 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
         yield "terms", others
     for waiver in loaded.waivers:
         yield "waiver", f"{waiver.id}: {waiver.criterion} until {waiver.until}, by {waiver.name}"
+    if terms.nodes == 1:
+        unused = ", ".join(sorted(loaded.limited_names - judged))
+        also = f", so no test uses the limits of {unused}" if unused else ""
+        yield "one node", f"nothing between nodes is tested{also}"
+    for name, reason in loaded.not_countable.items():
+        yield "uncounted", f"{name} is not tested where nothing counts it: {reason}"
     for name, percent in loaded.baseline.items():
         yield "baseline", f"{name}: at most {percent:g} % worse than in the baseline run"
     open_ones = [
@@ -124,7 +131,7 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     if terms.gpus_per_node is None and loaded.judges("HOSTS", "gpus"):
         yield "UNPROVEN", "no number of GPUs per node: write `gpus_per_node` in [cluster]"
     needs_second = terms.fabric not in (None, "rdma") and "FABRIC" not in loaded.optional
-    if needs_second and not terms.management:
+    if needs_second and not terms.management and terms.nodes != 1:
         yield "UNPROVEN", "no second interface to self-test FABRIC: write `management` in [cluster]"
     yield "commands", describe_typists(terms)
 

@@ -21,7 +21,7 @@ from probes.cluster.cluster import Cluster, VersionMismatch, connect
 from probes.cluster.endpoints import HeadWatch
 from probes.cluster.node_watch import NodeState, NodeWatch
 from probes.cluster.room import wait_for_nodes, wait_for_room
-from probes.contract.contract import ClusterTerms, Contract
+from probes.contract.contract import ClusterTerms, Contract, is_one_node
 from probes.contract.derived_limits import derive_contract
 from probes.session.signals import SIGNALS
 from reports.numbers import quantity
@@ -199,6 +199,7 @@ class RunSession:
             "python": platform.python_version(),
             **{package: metadata.version(package) for package in ("ray", "torch", "pytest")},
         }
+        alone = is_one_node(self.terms, self.described)
         self.store.start(
             self.contract.text,
             id=self.store.path.name,
@@ -208,7 +209,7 @@ class RunSession:
             versions=versions,
             cluster=self.described,
             rehearsal=self.cluster.rehearsal if self.cluster else "",
-            contract=self.contract.facts().model_dump(mode="json"),
+            contract=self.contract.facts(alone).model_dump(mode="json"),
             nonce=self.nonce,
             submission=os.environ.get(SUBMISSION_VARIABLE, ""),
             operator=self.settings.operator,
