@@ -63,13 +63,8 @@ def test_a_row_that_cannot_be_proven_informs_where_it_ended_without_failure(
 
 @pytest.mark.parametrize("counted", [False, True])
 def test_what_was_judged_is_no_longer_listed_as_not_countable(counted: bool) -> None:
-    agreed = LOCAL.model_copy(
-        update={
-            "not_provable": "",
-            "required": True,
-            "not_countable": {"lost_packets": "no counter"},
-        }
-    )
+    why = {"lost_packets": "no counter"}
+    agreed = Criterion(id="LOCAL", title="t", how="h", not_countable=why)
     lost = [Measurement(name="lost_packets", value=0.0)] if counted else []
     found = result(good(), *lost).model_copy(update={"criterion": "LOCAL"})
     local = row(with_criteria(run(found), agreed), "LOCAL")
