@@ -59,7 +59,7 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
             if not run_ladder.gang_hangs(gang):
                 ladder = run_ladder.locate_slow_links(rig, ladder, limits(check.EFFICIENCY))
                 tests = base_speed.speed_tests(ladder.rungs[0], limits, cluster.emulated)
-                base_speed.control_bad_base(rig, config, ladder.rungs[0], tests)
+                base_speed.control_bad_base(rig, config, ladder.rungs[0], tests, alone)
                 longer = timed and tier != "quick"
                 if timed:
                     judge.control_planted_delay(rig, config, ladder, limits, alone)

@@ -329,6 +329,30 @@ def test_a_control_that_cannot_be_judged_or_run_is_not_caught(
     assert {one.saw for one in controls.result("finished", 1.0).controls} == {"rank 1 died"}
 
 
+@pytest.mark.parametrize("ranks", [8, 1])
+def test_on_one_ordered_node_the_halves_of_its_ranks_train_apart(
+    monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    whole = on_gpu(ladder(**SOUND)).rungs[0]
+    base = replace(whole, nodes=["node0"] * ranks, steps=(whole.steps * ranks)[:ranks])
+    asked: list[dict[str, Any]] = []
+
+    def run(*_: Any, **options: Any) -> Rung:
+        asked.append(options)
+        return replace(base, non_finite=4, disagreements=("x",) * (ranks > 1))
+
+    monkeypatch.setattr(base_speed, "run_rung", run)
+    rig = LadderRig(cast(Gang, None), {}, controls := Controls())
+    control_bad_base(rig, TrainConfig(), base, [SpeedTest("mfu", None)], alone=True)
+    assert asked == [{"as_one_job": True, "halves": True}]
+    assert controls.seen["trained apart"] is (True if ranks > 1 else None)
+    (made,) = (
+        one for one in controls.result("finished", 1.0).controls if one.name == "trained apart"
+    )
+    assert made.fault == "the ranks of the node train in two jobs, instead of one"
+    assert (made.saw == "the job has only one rank") is (ranks == 1)
+
+
 def test_a_speed_without_a_limit_leaves_the_other_faults_of_a_bad_base_to_be_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
