@@ -165,12 +165,9 @@ def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
         text = f"{found}; {terms.gpus_per_node} per node were ordered, but {join_names(short)}"
         do = "Check `nvidia-smi -L` on these nodes, or correct `gpus_per_node` in the contract"
         return Answer("nodes", text, FAIL, ("HOSTS",), do)
-    alone = is_alone(cluster, terms)
-    if count < 2 and not (alone and size > 1):
+    if count < 2 and not (is_alone(cluster, terms) and size > 1):
         lacking = tuple(
-            id
-            for id, row in CRITERIA.items()
-            if (count < row.least_nodes and not alone) or size < row.least_gpus
+            id for id, row in CRITERIA.items() if count < row.least_nodes or size < row.least_gpus
         )
         return Answer(
             "nodes", f"{found}: too few to compare", UNPROVEN, lacking, "Add a node to the cluster"

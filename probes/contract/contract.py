@@ -85,8 +85,8 @@ class Contract(BaseModel):
     def criterion(self, id: str, alone: bool = False) -> Criterion:
         """Build the facts of one criterion; `alone` as in `facts`."""
         row, one = CRITERIA[id], CRITERIA[id].on_one_node if alone else None
-        headlines = (one and one.headlines) or row.headlines
-        failing = {**row.failing, **(one.failing if one else {})}
+        headlines = one.headlines if one and one.headlines else row.headlines
+        other = {str(check): text for check, text in one.failing.items()} if one else {}
         return Criterion(
             id=id,
             title=self.title_of(id, alone),
@@ -94,7 +94,7 @@ class Contract(BaseModel):
             required=id not in self.optional,
             not_provable=self.optional.get(id, ""),
             headlines={str(check): text for check, text in headlines.items()},
-            failing={str(check): text for check, text in failing.items()},
+            failing={**row.failing, **other},
             proven=self.proven_of(id, one),
             not_tested=f"One node was ordered: {one.untested} was not tested" if one else "",
             not_countable={

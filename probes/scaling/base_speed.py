@@ -129,14 +129,14 @@ def control_bad_base(
     apart = "each node trains alone, instead of all nodes in one job"
     if alone:
         apart = "the ranks of the node train in two jobs, instead of one"
-    who, split = apart.partition(",")[0], {"halves": True} if alone else {}
+    who = apart.partition(",")[0]
     faults = {
         check.SLOW_BASE: f"{who}, and its rank 0 waits {delay:.2g} s for data in every step",
         check.EXPLODING_LOSS: f"the learning rate is {EXPLODING:g}",
         check.TRAINED_APART: apart,
     }
     try:
-        bad = run_rung(rig.gang, rig.node_names, 1, planted, as_one_job=True, **split)
+        bad = run_rung(rig.gang, rig.node_names, 1, planted, as_one_job=True, halves=alone)
     except GangError as error:  # the measurement of the base remains valid
         for name, fault in faults.items():
             rig.measure.control(name, fault, None, saw=str(error))
