@@ -16,15 +16,18 @@ import pytest
 from probes.check.owed import Circumstances, owed_by
 from probes.contract.contract import Contract, load, parse
 from probes.contract.terms import ClusterTerms
+from probes.fabric import controls, judge
 from probes.fabric import test_fabric as probe
 from probes.fabric.controls import control_slow_node
 from probes.fabric.judge import FabricRig, judge_own_log
-from probes.fabric.node_pairs import InsideSpeeds, judge_inside
+from probes.fabric.node_pairs import InsideSpeeds, judge_inside, measure_inside
+from probes.fabric.transport import RankLogs
+from reference_trainer.launch.gang import GangError
 from reports.measurement import Verdict
 from scaling.collectives.node_groups import MESSAGE_BYTES
 from scaling.collectives.operations import OPERATIONS
+from tests.probes.fabric.test_library_report import Nodes, write
 from tests.probes.fabric.test_library_report import gang as logged_gang
-from tests.probes.fabric.test_library_report import written
 from tests.recordings.generate.nccl_logs import Job
 from tests.support.controls import MemoryRecorder, recorder
 from tests.support.paths import REPO
@@ -71,7 +74,8 @@ def test_one_ordered_node_owes_what_it_can_show() -> None:
         *("wrong_elements", "harmful_settings", "all_reduce_inside_node", "log_errors"),
         *("wrong element", "harmful variable", "slow inside the only node"),
     }
-    assert owed(terms=ClusterTerms(nodes=1, fabric="rdma")) == owed()
+    with_rdma = owed(terms=ClusterTerms(nodes=1, fabric="rdma"))
+    assert with_rdma["FABRIC"] == owed()["FABRIC"]
     assert "log_errors" not in owed(on_gpu=False)["FABRIC"], "gloo writes no log"
     assert {"mfu", "straggler", "planted delay", "slow base"} <= owed()["SCALING"]
     assert "efficiency" not in owed()["SCALING"]
@@ -207,8 +211,9 @@ BROKEN = {3: ["misc/cudawrap.cc:33 NCCL WARN Cuda failure 2 'out of memory'"]}
 
 
 def judged_log(folder: Path, job: Job, on_gpu: bool = True) -> MemoryRecorder:
-    logs = written(folder, job)
-    logs.cluster.on_gpu = on_gpu
+    nodes: Any = Nodes([folder])
+    nodes.on_gpu, logs = on_gpu, RankLogs(nodes)
+    write(logs, job, gpus=job.gpus)
     measure = recorder("FABRIC", agreed())
     ranks = logged_gang(job.gpus, job.gpus)
     rig: Any = SimpleNamespace(gang=ranks, node_names={"id0": "n0"}, measure=measure)
@@ -290,19 +295,73 @@ class RealRanks:
         return {**os.environ, "PYTHONPATH": str(REPO), "SEATRIAL_BACKEND": "gloo"}
 
 
-def test_real_ranks_of_one_node_pass_with_their_faults_found(tmp_path: Path) -> None:
+def test_real_ranks_show_their_speed_and_a_late_one_breaks_the_limit(tmp_path: Path) -> None:
     gang: Any = RealRanks(tmp_path)
-    measure = recorder("FABRIC", agreed(0.005))  # GB/s: any machine
-    rig = FabricRig(gang, {"id0": "n0"}, ONE, "quick", None, measure)
-    logs: Any = SimpleNamespace(cluster=SimpleNamespace(on_gpu=False))
-    probe.run_on_one_node(rig, logs)
-    result = measure.result("finished", 1.0)
+    found = measure_inside(gang, ["n0", "n0"])
+    measure = recorder("FABRIC", agreed(found.busbw["n0"] / 2))
+    judge_inside(found, measure, alone=True)
     assert verdicts(measure) == {
         "wrong_elements": Verdict.PASS,
         "all_reduce_inside_node": Verdict.PASS,
     }
+    rig: Any = SimpleNamespace(gang=gang, measure=measure)
+    control_slow_node(rig, ["n0", "n0"], found, "gloo")
+    assert [one.caught for one in measure.result("finished", 1.0).controls] == [True]
+
+
+class Flow(Node):
+    """Ranks that answer all that the probe asks on one node."""
+
+    def __init__(self, speed: float, fails: str = "") -> None:
+        super().__init__(speed)
+        self.fails, self.asked = fails, list[str]()
+        self.places = [SimpleNamespace(node="id0")] * self.size
+
+    def run(self, function: Any, *arguments: Any, **options: Any) -> Any:
+        self.asked.append(function.__name__)
+        if function.__name__ == self.fails:
+            raise GangError("rank 3 does not answer")
+        if function.__name__ == "group_sweep":
+            return super().run(function, *arguments, **options)
+        return [self.size] * self.size
+
+
+def run_flow(monkeypatch: pytest.MonkeyPatch, gang: Any) -> MemoryRecorder:
+    row = {"wrong": 0, "first_wrong": [], "elements": 8}
+    wrong = {**row, "wrong": 1, "first_wrong": [(7, 3)]}
+    monkeypatch.setattr(judge, "check_ops", lambda *_: {"all_gather": [row]})
+    monkeypatch.setattr(controls, "check_ops", lambda *_: {"all_gather": [wrong]})
+    monkeypatch.setattr(probe, "explain_start_failure", lambda rig, *_: rig.measure.covered("why"))
+    measure = recorder("FABRIC", agreed())
+    rig = FabricRig(gang, {"id0": "n0"}, ONE, "quick", None, measure)
+    logs: Any = SimpleNamespace(cluster=SimpleNamespace(on_gpu=False))
+    probe.run_on_one_node(rig, logs)
+    return measure
+
+
+@pytest.mark.parametrize(("speed", "verdict"), [(0.4, Verdict.FAIL), (301.0, Verdict.PASS)])
+def test_the_probe_records_all_that_one_node_owes(
+    monkeypatch: pytest.MonkeyPatch, speed: float, verdict: Verdict
+) -> None:
+    gang = Flow(speed)
+    measure = run_flow(monkeypatch, gang)
+    assert gang.asked == ["warm_up", "connect", "group_sweep", "group_sweep"]
+    assert verdicts(measure) == {
+        "wrong_elements": Verdict.PASS,
+        "all_reduce_inside_node": verdict,
+    }
+    result = measure.result("finished", 1.0)
     assert {one.name: one.caught for one in result.controls} == {
         "wrong element": True,
         "slow inside the only node": True,
     }
-    assert (result.verdict, result.findings) == (Verdict.PASS, [])
+    assert result.verdict is verdict
+
+
+@pytest.mark.parametrize("fails", ["warm_up", "connect", "group_sweep"])
+def test_ranks_that_fail_leave_one_node_unproven(
+    monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    measure = run_flow(monkeypatch, Flow(301.0, fails))
+    assert verdicts(measure)["all_reduce_inside_node"] is Verdict.UNPROVEN
+    assert (measure.result("finished", 1.0).controls, measure._coverage[-1]) == ([], "why")
