@@ -61,9 +61,9 @@ def ranks_of_one(waits: float, count: int = 4) -> Rung:
     """The ranks of one node, of which the middle one waits so many seconds for its data."""
 
     def step(own: float) -> Step:
-        work = {"data": own, "forward": 0.3, "backward": 0.6}
-        rest = 0.1 + waits - own
-        return Step(1.0 + waits, {**work, "all_gather": rest})
+        quick = dict.fromkeys(("optimizer", "checkpoint", "other", "clip"), 0.0)
+        sent = {"forward": 0.3 + waits - own, "backward": 0.7}
+        return Step(1.0 + waits, {"data": own, **quick, **sent}, wall=1.0 + waits)
 
     ranks = [[step(waits if rank == count // 2 else 0.0)] * 3 for rank in range(count)]
     return Rung(1, ["node0"] * count, ranks, 800, 0)

@@ -492,7 +492,7 @@ def test_an_agreement_has_no_effect_where_one_node_counts(
     assert text.endswith(" counts them, so they were judged")
 
 
-def ports(**changes: int | None) -> dict[str, LinkGrowth]:
+def efa_ports(**changes: int | None) -> dict[str, LinkGrowth]:
     """What the EFA device of each node counted: its changes, and no error."""
     errors = PortErrors("receives", "efa_0/1", 0, 10**6)
     return {node: LinkGrowth({"efa_0/1": count}, errors, {}) for node, count in changes.items()}
@@ -501,11 +501,11 @@ def ports(**changes: int | None) -> dict[str, LinkGrowth]:
 @pytest.mark.parametrize(
     ("contract", "found", "verdicts"),
     [
-        (LAB, ports(n0=None, n1=None), [Verdict.UNPROVEN]),
-        (UNCOUNTED, ports(n0=None, n1=None), []),
-        (UNCOUNTED, ports(n0=None, n1=0), [Verdict.UNPROVEN, Verdict.PASS]),
-        (UNCOUNTED, ports(n0=0, n1=2), [Verdict.FAIL]),
-        (UNCOUNTED, ports(n0=0, n1=0), [Verdict.PASS]),
+        (LAB, efa_ports(n0=None, n1=None), [Verdict.UNPROVEN]),
+        (UNCOUNTED, efa_ports(n0=None, n1=None), []),
+        (UNCOUNTED, efa_ports(n0=None, n1=0), [Verdict.UNPROVEN, Verdict.PASS]),
+        (UNCOUNTED, efa_ports(n0=0, n1=2), [Verdict.FAIL]),
+        (UNCOUNTED, efa_ports(n0=0, n1=0), [Verdict.PASS]),
     ],
     ids=["not agreed", "agreed", "one counts", "a link that went away", "all count"],
 )

@@ -284,7 +284,7 @@ class RealRanks:
         launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(self.size)]
         command = [sys.executable, *launch, str(self.folder / "rank.py"), str(self.folder)]
         done = subprocess.run(
-            command, cwd=REPO, env=self.environment, capture_output=True, text=True, timeout=120
+            command, cwd=REPO, env=self.environment, capture_output=True, text=True, timeout=240
         )
         assert done.returncode == 0, done.stderr[-2000:]
         answers = [self.folder / f"answer{rank}" for rank in range(self.size)]
