@@ -62,7 +62,7 @@ def owed_by(here: Circumstances) -> Iterator[OwedProbe]:
                 criterion=duty.criterion,
                 tier=duty.tier,
                 measures=[*map(str, measures)],
-                controls=controls,
+                controls=[*map(str, controls)],
                 uncontrolled={str(one): one.no_control for one in free},
             )
 

@@ -105,7 +105,7 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     for waiver in loaded.waivers:
         yield "waiver", f"{waiver.id}: {waiver.criterion} until {waiver.until}, by {waiver.name}"
     if terms.nodes == 1:
-        unused = ", ".join(sorted(loaded.limited_names - judged))
+        unused = ", ".join(sorted(loaded.limited_names.difference(judged)))
         also = f", so no test uses the limits of {unused}" if unused else ""
         yield "one node", f"nothing between nodes is tested{also}"
     for name, reason in loaded.not_countable.items():

@@ -25,15 +25,15 @@ BUDGET = {
     # Its files: plugin, doctor, findings, leftovers, requirements, TOML.  The plugin has the hooks
     # around a run that no error of another plugin passes.  leftovers.py knows whose a job is, and
     # the folders of embedded clusters.
-    "probes": 1032,  # a package of another project ends a run; a held signal is always released
-    "probes/check": 736,  # the recorder asks whether a node was lost before it records a bad result
+    "probes": 1033,  # a package of another project ends a run; a held signal is always released
+    "probes/check": 761,  # one ordered node: what is owed, and what is then claimed
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
     # compare and history list what changed; --all has the rest.  The newest run is the default.
     # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
     # measures and criteria.  The help has sections.
     # submit says which job is lost, and what a lost head means.
-    "probes/cli": 2105,  # what a template orders, which answers lack, what `again` changed
+    "probes/cli": 2114,  # what a template orders, which answers lack, what `again` changed
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -43,11 +43,11 @@ BUDGET = {
     # in bounded memory.
     "probes/cluster": 3477,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
-    "probes/contract": 1407,  # a key names its parts
+    "probes/contract": 1446,  # measures that nothing counts, as agreed
     "probes/environment": 826,  # boards without NVLink
-    "probes/fabric": 3362,  # pairs as cells; a kept group's sockets are its own
+    "probes/fabric": 3481,  # the links inside the only node; counters that a driver lacks
     "probes/faults": 340,
-    "probes/gang": 2127,  # a control asks for no more than there is, until all is held
+    "probes/gang": 2158,  # strategies on one ordered node
     "probes/hosts": 5169,
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
@@ -62,7 +62,7 @@ BUDGET = {
     # submission is kept.
     # Usual times of probes; os._exit ends a run as a signal does; a signal waits for the first
     # event's end.
-    "probes/session": 1598,  # a probe that failed is written in its criterion's words
+    "probes/session": 1600,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1142,
     "reference_trainer": 3829,  # a process group that is kept for the next call
@@ -76,8 +76,8 @@ BUDGET = {
     # what a changed folder says is not on page 1.
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
-    "reports": 7176,  # facts of nodes in several lines; the commands of a submitted run
-    "scaling": 2996,  # groups that are kept; a short ladder
+    "reports": 7190,  # facts of nodes in several lines; the commands of a submitted run
+    "scaling": 3000,  # groups that are kept; a short ladder
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

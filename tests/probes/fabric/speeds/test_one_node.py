@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from probes.check.owed import Circumstances, owed_by
+from probes.check.declarations import Circumstances
+from probes.check.owed import owed_by
 from probes.contract.contract import Contract, load, parse
 from probes.contract.terms import ClusterTerms
 from probes.fabric import controls, judge
@@ -166,7 +167,8 @@ class Node:
     def __init__(self, speed: float, delays: bool = True) -> None:
         self.speed, self.delays, self.size = speed, delays, 8
 
-    def run(self, _: Any, size: Any, slow: Any, *, each: Each, timeout: float) -> Any:
+    def run(self, _: Any, *arguments: Any, each: Each, **__: Any) -> Any:
+        slow = arguments[1]
         sent = MESSAGE_BYTES["nccl"] * OPERATIONS["all_reduce"].factor(self.size) / 1e9
         late_s = slow[1] if slow and self.delays else 0.0
         return [(sent / (sent / self.speed + late_s), 0)] * self.size
@@ -317,12 +319,12 @@ class Flow(Node):
         self.fails, self.asked = fails, list[str]()
         self.places = [SimpleNamespace(node="id0")] * self.size
 
-    def run(self, function: Any, *arguments: Any, **options: Any) -> Any:
+    def run(self, function: Any, *arguments: Any, each: Each = (), **_: Any) -> Any:
         self.asked.append(function.__name__)
         if function.__name__ == self.fails:
             raise GangError("rank 3 does not answer")
         if function.__name__ == "group_sweep":
-            return super().run(function, *arguments, **options)
+            return super().run(function, *arguments, each=each)
         return [self.size] * self.size
 
 
