@@ -41,21 +41,24 @@ BUDGET = {
     # read from regular files alone.  One deadline holds for all of an answer.
     # cleanup.py ends a user whose processes kill or stop who comes for them, and removes its files
     # in bounded memory.
-    "probes/cluster": 3477,  # who tries whom; ranks are kept; what joins no group
+    # MPS has a server on each GPU.
+    "probes/cluster": 3484,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
     "probes/contract": 1446,  # measures that nothing counts, as agreed
     "probes/environment": 826,  # boards without NVLink
-    "probes/fabric": 3481,  # the links inside the only node; counters that a driver lacks
+    # NVLink by domain; ports on which RDMA alone passes; the links inside the only node; counters
+    # that a driver lacks.
+    "probes/fabric": 3575,  # pairs as cells; a kept group's sockets are its own
     "probes/faults": 340,
-    "probes/gang": 2158,  # strategies on one ordered node
-    "probes/hosts": 5169,
+    "probes/gang": 2162,  # strategies on one ordered node
+    "probes/hosts": 5185,  # which Xids follow a kill
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
-    "probes/launch": 2540,  # both self-tests run at once
+    "probes/launch": 2542,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
     "probes/nccl": 2438,  # full memory in a started job is no proof; what ended a process is first
-    "probes/restart": 1654,  # copies of checkpoints are links
+    "probes/restart": 1657,  # copies of checkpoints are links
     "probes/scaling": 970,  # where it cannot be proven, only its data
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
@@ -65,7 +68,7 @@ BUDGET = {
     "probes/session": 1600,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1142,
-    "reference_trainer": 3829,  # a process group that is kept for the next call
+    "reference_trainer": 3835,  # a group that is kept for the next call; who hears of a kill
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
     # A shared copy has no names of jobs and people.  Events have a time that is never set.
