@@ -13,6 +13,7 @@ from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 
+from probes.check.judging import is_alone
 from probes.check.registry import CRITERIA, run_order
 from probes.cluster.cluster import ROOT, Cluster, gpu_models, refuse_amd
 from probes.cluster.dashboard import request_dashboard
@@ -176,7 +177,7 @@ def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
         text = f"{found}; {terms.gpus_per_node} per node were ordered, but {join_names(short)}"
         do = "Check `nvidia-smi -L` on these nodes, or correct `gpus_per_node` in the contract"
         return Answer("nodes", text, FAIL, ("HOSTS",), do)
-    if count < 2:
+    if count < 2 and not (is_alone(cluster, terms) and size > 1):
         lacking = tuple(
             id for id, row in CRITERIA.items() if count < row.least_nodes or size < row.least_gpus
         )

@@ -147,6 +147,10 @@ class Criterion(RecordModel):
         {}, "Sentence of a report for each measure that fails, by its name."
     )
     proven: str = about("", "End of the headline if the criterion is accepted.")
+    not_tested: str = about("", "What was not tested because one node was ordered.")
+    not_countable: dict[str, str] = about(
+        {}, "Measures that no device of the fabric counts, as agreed, with the reason."
+    )
 
     def template(self, m: Measurement) -> str:
         """Choose the sentence for a measurement: that of a headline, or of a failure; else ""."""

@@ -38,7 +38,7 @@ def contract() -> None:
 @click.option("--limits", "show_limits", is_flag=True, help="Show the limit of each measure.")
 def check(file: str, show_limits: bool) -> None:
     """Check that FILE (or the shipped contract of this name) is valid, and show its terms."""
-    from probes.check.owed import judged_names
+    from probes.check.owed import MANY_NODES, judged_names
     from probes.contract.contract import NOT_ACCEPTED, load
     from probes.contract.derived_limits import size_contract
     from probes.launch.guide import GuideError, list_typed
@@ -48,8 +48,9 @@ def check(file: str, show_limits: bool) -> None:
         typed = list(list_typed(loaded))
     nodes, gpus = loaded.cluster.nodes or 0, loaded.cluster.gpus_per_node or 0
     loaded = size_contract(loaded, nodes if gpus else 0, nodes * gpus)
-    judged = judged_names(loaded.tier, loaded.cluster, loaded.limited_names)
-    rows = list(_summary(loaded))
+    count = 1 if nodes == 1 else MANY_NODES
+    judged = judged_names(loaded.tier, loaded.cluster, loaded.limited_names, count)
+    rows = list(_summary(loaded, judged))
     for word, text in (("contract", f"{loaded.name} @ {loaded.sha256[:8]}: {loaded.title}"), *rows):
         _show(text, f"{word:9} ")
     for line in typed:
@@ -69,11 +70,11 @@ def _show_limits(loaded: Contract, judged: Collection[str]) -> None:
 
     for id, row in CRITERIA.items():
         reason = f"  (not required: {loaded.optional[id]})" if id in loaded.optional else ""
-        _show(f"{loaded.title_of(id)}{reason}", f"{id}  ")
+        _show(f"{loaded.title_of(id, loaded.cluster.nodes == 1)}{reason}", f"{id}  ")
         for name, measure in row.measures.items():
             limit, is_judged = loaded.limit(id, name), f"{id}.{name}" in judged
             text = _without_limit(measure, is_judged)
-            if limit:
+            if limit and (is_judged or loaded.cluster.nodes != 1):
                 text = f"{limit}{_band(limit)}  ({limit.because})"
             _show(text, f"  {name:26} ")
 
@@ -87,7 +88,7 @@ def _show(text: str, first: str) -> None:
     click.echo("\n".join(lines))
 
 
-def _summary(loaded: Contract) -> Iterator[tuple[str, str]]:
+def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield what was ordered, what stays UNPROVEN for lack of a limit, and whose commands run."""
     from probes.contract.contract import find_gaps
     from probes.launch.shell import describe_typists
@@ -106,6 +107,12 @@ def _summary(loaded: Contract) -> Iterator[tuple[str, str]]:
         yield "terms", others
     for waiver in loaded.waivers:
         yield "waiver", f"{waiver.id}: {waiver.criterion} until {waiver.until}, by {waiver.name}"
+    if terms.nodes == 1:
+        unused = ", ".join(sorted(loaded.limited_names.difference(judged)))
+        also = f", so no test uses the limits of {unused}" if unused else ""
+        yield "one node", f"nothing between nodes is tested{also}"
+    for name, reason in loaded.not_countable.items():
+        yield "uncounted", f"{name} is not tested where nothing counts it: {reason}"
     for name, percent in loaded.baseline.items():
         yield "baseline", f"{name}: at most {percent:g} % worse than in the baseline run"
     for _, text in find_gaps(loaded):

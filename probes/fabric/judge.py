@@ -23,8 +23,8 @@ from probes.fabric.links import LinkWatch
 from probes.fabric.node_pairs import InsideSpeeds, NodeGroupsResult, PairSearch
 from probes.fabric.rails import find_idle_rails, find_missing_rails, rail_shares
 from probes.fabric.reach import ReachabilityResult, check_reach, fails_by_tcp_alone
-from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, highest, lowest
-from probes.fabric.transport import keep_logs
+from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, check_ops, highest, lowest
+from probes.fabric.transport import RankLogs, keep_logs
 from probes.findings import join_names
 from reference_trainer.launch.gang import Gang, GangError
 from reports.measurement import Limit, Verdict
@@ -128,6 +128,27 @@ def judge_data(run: SweepResult, other_ops: dict[str, Rows], measure: Recorder) 
 def judge_elements(rows: Rows, measure: Recorder) -> None:
     """Judge the number of wrong elements that collectives returned."""
     measure(check.WRONG_ELEMENTS, sum(row["wrong"] for row in rows))
+
+
+def judge_other_data(gang: Gang, rank_nodes: list[str], measure: Recorder) -> None:
+    """Judge every element of the five other collectives, where no sweep is made."""
+    rows = [row for each in check_ops(gang, CHECK_SIZE).values() for row in each]
+    judge_elements(rows, measure)
+    measure.explain(detect.wrong_data([row for row in rows if row["wrong"]], rank_nodes))
+    measure.covered(f"five collectives, their values checked, at {size_text(CHECK_SIZE)}")
+
+
+def judge_own_log(rig: FabricRig, logs: RankLogs) -> None:
+    """Judge the errors in NCCL's log of the only node; a log with gaps proves nothing."""
+    if not logs.cluster.on_gpu:
+        return
+    library = logs.report(rig.gang, rig.node_names)
+    findings = keep_logs(library, rig.measure)
+    errors = sum(one.code not in IGNORED_CODES for one in findings)
+    value = errors or (None if library.missing else 0)
+    limit = Limit(high=0, unit="findings", because="NCCL must log no error inside a node")
+    rig.measure(check.LOG_ERRORS, value, note="; ".join(library.missing), limit=limit)
+    rig.measure.explain(findings)
 
 
 def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> None:

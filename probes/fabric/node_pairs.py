@@ -367,16 +367,22 @@ def measure_inside(
     )
 
 
-def judge_inside(inside: InsideSpeeds, measure: Recorder) -> None:
-    """Judge the slowest node by the others, and each by the agreed figure if there is one."""
+def judge_inside(inside: InsideSpeeds, measure: Recorder, *, alone: bool = False) -> None:
+    """Judge the slowest node by the others, and each by the agreed figure if there is one.
+
+    `alone`: one node was ordered, so that figure decides alone, and must be there.
+    """
+    name = check.ALL_REDUCE_INSIDE_NODE
     if not inside.busbw:
         measure.covered("all-reduce inside nodes was not tested: each node has one rank")
+        if alone:
+            measure(name, None, note="the node has one rank, and links inside it need two")
         return
     measure(check.WRONG_ELEMENTS, sum(inside.wrong.values()), on="all-reduce inside nodes")
-    judge_against_others(inside, measure)
-    name = check.ALL_REDUCE_INSIDE_NODE
+    if not alone:
+        judge_against_others(inside, measure)
     slowest, speed = min(inside.busbw.items(), key=lambda item: item[1])
-    if is_agreed(measure, name):
+    if alone or is_agreed(measure, name):
         measure(name, speed, on=slowest, samples=len(inside.busbw))
     else:
         measure.note(name, speed, "GB/s", on=slowest)
@@ -384,7 +390,7 @@ def judge_inside(inside: InsideSpeeds, measure: Recorder) -> None:
     measure.explain(find_slow_inside(inside, least, lowest(measure, name)))
     left_out = f"; not in {join_names(inside.left_out)} (one rank)" if inside.left_out else ""
     nodes = quantity(len(inside.busbw), "nodes")
-    measure.covered(f"all-reduce inside {nodes}, all at once{left_out}")
+    measure.covered(f"all-reduce inside {nodes}{', all at once' * (not alone)}{left_out}")
 
 
 def judge_against_others(inside: InsideSpeeds, measure: Recorder) -> None:

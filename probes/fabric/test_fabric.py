@@ -2,8 +2,9 @@
 
 import pytest
 
+from probes.check.judging import is_alone
 from probes.cluster.network_facts import interfaces_of
-from probes.fabric import controls, judge, speeds
+from probes.fabric import controls, judge, node_pairs, speeds
 from probes.fabric import criterion as check
 from probes.fabric.hangs import explain_start_failure
 from probes.fabric.judge import FabricRig, explain_without_pairs, fabric_devices, find_bad_nodes
@@ -23,11 +24,13 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, measure):
 
     A job that took the wrong network still trains and its loss still falls; only its bandwidth and
     the witnesses give it away.  So we time it, check every element, count the bytes on every
-    device, and ask the library itself.
+    device, and ask the library itself.  Where one node was ordered, the links inside it stand for
+    the fabric.
     """
-    if len(cluster.nodes) < 2:
+    alone = is_alone(cluster, terms)
+    if len(cluster.nodes) < 2 and not alone:
         pytest.fail("FABRIC needs 2 nodes, and the cluster has one", pytrace=False)
-    watch = None if cluster.kind == "local" else LinkWatch(cluster)
+    watch = None if alone or cluster.kind == "local" else LinkWatch(cluster)
     rails = rail_envs(terms.fabric, cluster.on_gpu)
     with (
         RankLogs(cluster) as logs,
@@ -36,9 +39,38 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, measure):
         ) as gang,
     ):
         rig = FabricRig(gang, cluster.node_names, terms, tier, watch, measure)
-        run_probe(rig, logs)
+        (run_on_one_node if alone else run_probe)(rig, logs)
     judge.judge_settings(cluster, terms.fabric, measure)
     controls.control_harmful_setting(cluster, terms.fabric, measure)
+
+
+def run_on_one_node(rig, logs):
+    """Judge data, speed and NCCL's log of the ranks inside the only node; plant the faults."""
+    gang, measure = rig.gang, rig.measure
+    nodes = [rig.node_names[place.node] for place in gang.places]
+    try:
+        connect_ranks(gang, measure)
+        judge.judge_other_data(gang, nodes, measure)
+        measure.progress("fabric: all-reduce inside the node")
+        inside = node_pairs.measure_inside(gang, nodes)
+    except GangError as error:
+        measure(check.ALL_REDUCE_INSIDE_NODE, None, note=str(error))
+        explain_start_failure(rig, error, logs)
+        return
+    node_pairs.judge_inside(inside, measure, alone=True)
+    judge.judge_own_log(rig, logs)
+    measure.progress("fabric: controls")
+    controls.control_wrong_element(gang, nodes, measure)
+    controls.control_slow_node(rig, nodes, inside, "nccl" if logs.cluster.on_gpu else "gloo")
+
+
+def connect_ranks(gang, measure):
+    """Connect all ranks, and judge their first all-reduce."""
+    # All ranks import torch at once, maybe from one file system, and open their GPUs.
+    gang.run(warm_up, timeout=2 * init_seconds(gang.size))
+    sums = gang.run(connect, timeout=init_seconds(gang.size))
+    wrong = sum(total != gang.size for total in sums)
+    measure(check.WRONG_ELEMENTS, wrong, on="the first all-reduce")
 
 
 def run_probe(rig, logs):
@@ -119,12 +151,5 @@ def measure_fabric(rig, logs):
 
 def start_and_sweep(rig, logs):
     """Start the ranks, whose first sum must be right, and sweep all-reduce."""
-    # All ranks import torch at once, maybe from one file system, and open their GPUs.
-    rig.gang.run(warm_up, timeout=2 * init_seconds(rig.gang.size))
-    sums = rig.gang.run(connect, timeout=init_seconds(rig.gang.size))
-    rig.measure(
-        check.WRONG_ELEMENTS,
-        sum(total != rig.gang.size for total in sums),
-        on="the first all-reduce",
-    )
+    connect_ranks(rig.gang, rig.measure)
     return run_sweep(rig.gang, rig.node_names, logs, rig.terms.fabric)

@@ -41,14 +41,16 @@ class TransportReport:
     """Transport that the library reports: node -> rdma, tcp or the interface.
 
     If `transports` is empty, `problem` is the reason.  `report` is the judged NCCL log, if there is
-    one.  `logs` are its files by name, zipped.  `stages` is how far each rank came.  `interface` is
-    the interface by which all ranks connect, None if they differ.
+    one, and `missing` what is not in it.  `logs` are its files by name, zipped.  `stages` is how
+    far each rank came.  `interface` is the interface by which all ranks connect, None if they
+    differ.
     """
 
     source: str = ""
     transports: dict[str, str] = field(default_factory=dict)
     problem: str = ""
     report: NcclReport | None = None
+    missing: Sequence[str] = ()
     logs: dict[str, bytes] = field(default_factory=dict)
     stages: dict[str, str] = field(default_factory=dict)
     interface: str | None = None
@@ -119,6 +121,7 @@ class RankLogs:
             transports=transports,
             problem="" if transports else reason,
             report=report,
+            missing=missing,
             logs=logs,
             stages={rank.name: STAGES[rank.stage] for rank in log.ranks.values()},
             interface=ifnames.pop() if len(ifnames) == 1 else None,

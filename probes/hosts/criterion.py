@@ -8,8 +8,8 @@ from typing import Any
 # isort: off
 from probes.check.declarations import (
     ALL_GPUS, LONGER_TIER, NVML_THERE, ON_GPU, OWN_HOSTS, RDMA_AGREED, SEVERAL_HOSTS, SEVERAL_NODES,
-    TASKS, THREE_NODES, Check, ControlRow, CriterionRow, Order, Probe, When, default_check, none_of,
-    ordered, wrong_data,
+    TASKS, THREE_NODES, Check, ControlRow, CriterionRow, OnOneNode, Order, Probe, When,
+    default_check, none_of, ordered, wrong_data,
 )
 
 SHARED = ordered("shared")
@@ -519,4 +519,5 @@ CRITERION = CriterionRow(
     ),
     headlines={NODES: "{value} answer"}, proven=", as ordered, healthy and identical",
     keeps_in_shared=True, reports_lost_nodes=True,
+    on_one_node=OnOneNode(untested="nodes against each other", proven=", as ordered and healthy"),
 )

@@ -22,7 +22,13 @@ from probes.cluster.cluster import Cluster, VersionMismatch, connect, gpu_models
 from probes.cluster.endpoints import HeadWatch
 from probes.cluster.node_watch import NodeState, NodeWatch
 from probes.cluster.room import wait_for_nodes, wait_for_room
-from probes.contract.contract import NOT_ACCEPTED, ClusterTerms, Contract, find_gaps
+from probes.contract.contract import (
+    NOT_ACCEPTED,
+    ClusterTerms,
+    Contract,
+    find_gaps,
+    is_one_node,
+)
 from probes.contract.derived_limits import derive_contract, size_contract
 from probes.session.signals import SIGNALS
 from reports.numbers import quantity
@@ -208,6 +214,7 @@ class RunSession:
             "python": platform.python_version(),
             **{package: metadata.version(package) for package in ("ray", "torch", "pytest")},
         }
+        alone = is_one_node(self.terms, self.described)
         self.store.start(
             self.contract.text,
             id=self.store.path.name,
@@ -217,7 +224,7 @@ class RunSession:
             versions=versions,
             cluster=self.described,
             rehearsal=self.cluster.rehearsal if self.cluster else "",
-            contract=self.contract.facts().model_dump(mode="json"),
+            contract=self.contract.facts(alone).model_dump(mode="json"),
             nonce=self.nonce,
             submission=os.environ.get(SUBMISSION_VARIABLE, ""),
             operator=self.settings.operator,

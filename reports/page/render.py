@@ -102,6 +102,7 @@ def render(
     """
     record, reader = summary.record, sections.EvidenceReader(run, evidence_at)
     unexplained, untested = _unexplained_results(summary), _untested_items(summary)
+    agreed = [(row.criterion.id, one) for row in summary.rows for one in row.not_tested]
     step = decision.choose_next_step(
         summary,
         open_blocks=len(summary.findings) + len(unexplained) + len(record.regressions),
@@ -127,7 +128,7 @@ def render(
             redact_text(record.command),
         ),
         unexplained=unexplained,
-        untested=untested,
+        untested=[*agreed, *untested],
         failed=failed,
         unproven=_unproven_criteria(summary, untested),
         anchors=sections.section_anchors(summary.rows),

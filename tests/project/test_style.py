@@ -52,8 +52,8 @@ BUDGET = {
     # NVLink by domain; ports on which RDMA alone passes.
     "probes/fabric": 3460,  # pairs as cells; a kept group's sockets are its own
     "probes/faults": 340,
-    "probes/gang": 2131,  # a control asks for no more than there is, until all is held
-    "probes/hosts": 5184,  # which Xids follow a kill
+    "probes/gang": 2162,  # strategies on one ordered node
+    "probes/hosts": 5185,  # which Xids follow a kill
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.

@@ -332,6 +332,7 @@ def test_what_a_run_owes_follows_from_the_facts_of_its_cluster(
         "terms": terms,
         "agreed": agreed.limited_names,
         "not_provable": frozenset(agreed.optional),
+        "not_countable": frozenset(),
         **dict(zip(("nodes", "on_gpu", "one_host", "ranks", "ip_fabric"), shape, strict=True)),
     }
 

@@ -69,6 +69,10 @@ LACKING = ("HOSTS", "FABRIC", "SCALING", "RESTART", "GANG", "LAUNCH")
         (NO_GPUS, {"gpus_per_node": 8, "accelerators": "emulated"}, FAIL, ("HOSTS",), "n0 has 0"),
         (NO_GPUS, {}, OK, (), "2 nodes, 16 CPUs"),
         (cluster_of(1, 1), {}, UNPROVEN, ("FABRIC", "SCALING", "GANG"), "1 node, 1 GPU"),
+        (cluster_of(1), {"nodes": 1}, OK, (), "1 node, 8 GPUs"),
+        (cluster_of(1, 1), {"nodes": 1}, UNPROVEN, ("FABRIC", "SCALING", "GANG"), "too few"),
+        (cluster_of(1), {"nodes": 8}, FAIL, ("HOSTS",), "1 node, 8 GPUs; 8 were ordered"),
+        (cluster_of(1, kind="local"), {"nodes": 1}, UNPROVEN, ("FABRIC", "SCALING"), "too few"),
     ],
 )
 def test_nodes(

@@ -107,6 +107,14 @@ def test_a_gang_on_one_node_is_no_fault_to_catch(nodes: dict[str, int], caught: 
     assert [one.caught for one in made] == [caught, caught]
 
 
+@pytest.mark.parametrize(("count", "caught"), [(2, True), (1, False)])
+def test_of_one_node_two_bundles_show_that_they_were_not_spread(count: int, caught: bool) -> None:
+    measure = recorder("GANG")
+    controls.control_wrong_strategy(measure, {"n": count}, alone=True)
+    (control,) = measure.result("finished", 1.0).controls
+    assert (control.name, control.caught) == ("PACK passed off as STRICT_SPREAD", caught)
+
+
 @pytest.mark.parametrize("shape", [(1, 2), (1, 3), (1, 7), (2, 4), (3, 1)], ids=str)
 def test_two_that_fit_fill_each_node_even_where_their_number_is_odd(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]
