@@ -84,6 +84,8 @@ TCP_INFO_BYTES = 232  # of struct tcp_info, to the last field that is read
 # The driver caches RDMA counters for `lifespan`, 10 ms by default
 # (kernel Documentation/ABI/stable/sysfs-class-infiniband).
 RDMA_CACHE_S = 0.012
+# Share of packets that sound data centre networks lose (Guo et al., Pingmesh, 2015).
+SOUND_LOSS = 1e-4
 RDMA_MTU = 4096  # bytes of a packet, where a port counts bytes only
 # Packets, or runs of packets, that a sender resent, by driver.  mlx5: a peer missed a packet, or
 # did not answer in time (NCCL names these as signs of loss).  Then EFA, then bnxt_re.

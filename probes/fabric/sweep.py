@@ -206,11 +206,11 @@ def run_sweep(
 
     The interfaces of `fabric` are counted as one device.
     """
-    before, ports = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
-    wait = sweep_seconds(gang.size)
+    short, wait = collectives.call_seconds(gang.size), sweep_seconds(gang.size)
+    before, ports = gang.run(read_counters, timeout=short), gang.run(read_rails, timeout=short)
     call = ("all_reduce",), None, 0.25, only, None, LinkReader
     data = gang.run(collectives.sweep, *call, timeout=wait, environment=environment)
-    after, ports_after = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
+    after, ports_after = gang.run(read_counters, timeout=short), gang.run(read_rails, timeout=short)
     nodes = [node_names[place.node] for place in gang.places]
     backend, sweeps = data[0]["backend"], [item["sweeps"]["all_reduce"] for item in data]
     if backend == "nccl":

@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from scaling.collectives.node_groups import BOTH_WAYS, ONE_WAY
 from scaling.collectives.operations import OPERATIONS
 from tests.support.paths import REPO
 
@@ -137,7 +139,7 @@ if os.environ["RANK"] == os.environ.get("CHANGES"):
     meetings._send = changed
 count = iter(range(100))
 reader = lambda: lambda: next(count)
-found = meetings.pair_sweep(3, 1 << 16, reader, None, [(0, 1)])
+found = meetings.pair_sweep(3, 1 << 16, reader, None, [meetings.ONE_WAY], [(0, 1)])
 with open(os.environ["OUT"] + os.environ["RANK"], "w") as file:
     json.dump([found.received, found.sent], file)
 """
@@ -159,6 +161,70 @@ def test_a_meeting_tells_speed_and_changed_elements(
     assert got["1"][0] > 0
     assert sent == {"1": [0, 1, 2, 3]}  # before the first of three tries, and after each
     assert other_sent == {"0": [0, 1, 2, 3]}
+
+
+BOTH = """
+from scaling.collectives import node_groups as meetings
+import json, os, time
+import torch.distributed as dist
+rank = int(os.environ["RANK"])
+if os.environ["RANK"] == os.environ["LATE"]:
+    batch = dist.batch_isend_irecv
+    def late(parts):
+        receive, send = parts
+        if receive.tensor.numel() == 1:
+            return batch(parts)
+        first = dist.irecv(receive.tensor, receive.peer)
+        time.sleep(0.2)
+        return [first, dist.isend(send.tensor, send.peer)]
+    dist.batch_isend_irecv = late
+pairs = [[0, 2], [1, 3]]  # two nodes with two rails
+count = iter(range(100))
+found = meetings.pair_sweep(
+    3, 1 << 20, lambda: lambda: next(count), None, json.loads(os.environ["WAYS"]),
+    [pairs[rank % 2], None],
+)
+with open(os.environ["OUT"] + os.environ["RANK"], "w") as file:
+    json.dump([found.received, found.sent, found.exchanged], file)
+"""
+
+
+def exchange(folder: Path, patch: pytest.MonkeyPatch, ways: list[str], late: str) -> Any:
+    """What four ranks say that met two by two."""
+    script = folder / "both.py"
+    script.write_text(BOTH)
+    names = {"OUT": folder / "rank", "PYTHONPATH": REPO, "LATE": late, "WAYS": json.dumps(ways)}
+    for name, value in names.items():
+        patch.setenv(name, str(value))
+    done = ranks(str(script), number=4)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads((folder / f"rank{rank}").read_text()) for rank in range(4)]
+
+
+def test_ranks_that_send_both_ways_time_each_direction_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rails of two nodes at once: one of the four directions is late, and only that is slow."""
+    found = exchange(tmp_path, monkeypatch, [BOTH_WAYS], "3")
+    speeds = []
+    for rank, (received, sent, exchanged) in enumerate(found):
+        ((peer, (gbs, wrong, payload)),) = exchanged.items()
+        assert (int(peer), wrong, payload) == ((rank + 2) % 4, 0, 3 << 20)
+        assert received == {}
+        assert sent == {peer: [0, 1]}  # before and after all tries, whoever waits
+        speeds.append(gbs)
+    assert speeds[1] < (1 << 20) / 0.2 / 1e9 < min(speeds[0], speeds[2], speeds[3])
+
+
+def test_ranks_can_send_one_way_and_then_both_in_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for received, sent, exchanged in exchange(tmp_path, monkeypatch, [ONE_WAY, BOTH_WAYS], ""):
+        (((_, wrong),), ((_, other, _),)) = received.values(), exchanged.values()
+        assert (wrong, other) == (0, 0)
+        ((*_, last),) = sent.values()
+        assert len(sent) == 1
+        assert last >= 3  # read before the first of three tries, and after each
 
 
 GROUPS = """
