@@ -44,7 +44,7 @@ class Wire:
 
     isend, irecv = send, recv
 
-    def P2POp(self, way: Any, *what: Any) -> Any:  # noqa: N802 - torch's name
+    def P2POp(self, way: Any, *what: Any) -> Any:
         return way, what
 
     def batch_isend_irecv(self, parts: list[Any]) -> list[Any]:
@@ -238,7 +238,7 @@ def test_both_send_at_the_same_time_and_each_rank_times_what_it_receives(plant: 
 
 @pytest.mark.parametrize(("seconds", "tries"), [(2.0, 6), (2.125, 1)])
 def test_a_slow_first_exchange_is_not_repeated(plant: Any, seconds: float, tries: int) -> None:
-    wire, found = exchanged(plant, [PAYLOAD] * tries, *[seconds] * tries)
+    _, found = exchanged(plant, [PAYLOAD] * tries, *[seconds] * tries)
     assert found == (seconds, 0, tries)
 
 
