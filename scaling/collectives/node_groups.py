@@ -158,7 +158,7 @@ class _Pair:
     def __init__(self, members: Sequence[int], device: Any, ways: Sequence[str]) -> None:
         self.members, self.group = members, None
         self.peer = members[1] if dist.get_rank() == members[0] else members[0]
-        if device.type == "cuda":
+        if dist.get_backend() == "nccl":
             # Its name counts the groups that a rank has: one, for each pair leaves before the next.
             # A pair meets once in a job: a second group of that name would find the first's keys.
             self.group = dist.new_group([*members], use_local_synchronization=True)

@@ -227,6 +227,46 @@ def test_ranks_can_send_one_way_and_then_both_in_a_round(
         assert last >= 3  # read before the first of three tries, and after each
 
 
+OWN_GROUPS = """
+from scaling.collectives import node_groups as meetings
+import json, os
+import torch.distributed as dist
+rank, groups = int(os.environ["RANK"]), []
+def get_backend():
+    groups.append(len(dist.distributed_c10d._world.pg_names))
+    return "nccl"
+make = meetings.process_group
+def process_group():
+    return make("gloo")
+dist.get_backend, meetings.process_group = get_backend, process_group
+table = [[[0, 1]], [[1, 2], [0, 3]], [[2, 3]]]  # a rank rests in the first round, or in the last
+own = [next((pair for pair in pairs if rank in pair), None) for pairs in table]
+reader = lambda: lambda: None
+ways = [meetings.ONE_WAY, meetings.BOTH_WAYS]
+found = meetings.pair_sweep(2, 1 << 16, reader, None, ways, own)
+with open(os.environ["OUT"] + os.environ["RANK"], "w") as file:
+    json.dump([found.received, found.exchanged, groups], file)
+"""
+
+
+def test_pairs_that_have_groups_of_their_own_meet_round_by_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over gloo, as NCCL does it: no group is left, whoever had a peer in the last round."""
+    script = tmp_path / "own.py"
+    script.write_text(OWN_GROUPS)
+    for name, value in (("OUT", tmp_path / "rank"), ("PYTHONPATH", REPO)):
+        monkeypatch.setenv(name, str(value))
+    done = ranks(str(script), number=4)
+    assert done.returncode == 0, done.stderr[-2000:]
+    peers = [{1, 3}, {0, 2}, {1, 3}, {2, 0}]
+    for rank in range(4):
+        received, exchanged, groups = json.loads((tmp_path / f"rank{rank}").read_text())
+        assert {*map(int, received)} == {*map(int, exchanged)} == peers[rank]
+        assert all(speed > 0 and wrong == 0 for speed, wrong, *_ in exchanged.values())
+        assert {*groups} == {1}, "only that of all ranks, whenever another is made"
+
+
 GROUPS = """
 from scaling.collectives import node_groups as meetings
 import json, os, torch
