@@ -292,12 +292,13 @@ class _Meetings:
 
     def _note(self, port: str, met: RankMeetings) -> None:
         """Record what the rank of this port observed."""
-        both_ways = self.speeds if self.is_at_once else self.exchanged
-        for speeds, received in (self.speeds, met.received), (both_ways, met.exchanged):
-            for rank, (speed, wrong, *_) in received.items():
-                link = self.ports[rank], port
-                speeds[link] = speed
-                self.wrong[link] = self.wrong.get(link, 0) + wrong
+        both = self.speeds if self.is_at_once else self.exchanged
+        data = [(rank, *found, self.speeds) for rank, found in met.received.items()]
+        data += [(rank, *found[:2], both) for rank, found in met.exchanged.items()]
+        for rank, speed, wrong, speeds in data:
+            link = self.ports[rank], port
+            speeds[link] = speed
+            self.wrong[link] = self.wrong.get(link, 0) + wrong
         for rank, readings in met.sent.items():
             link = port, self.ports[rank]
             self._note_counts(link, readings, met.exchanged[rank][2] if self.is_at_once else 0)

@@ -235,10 +235,10 @@ def is_own_rail(
     Devices of several rails count together (RDMA).  If most bytes of one rank took no rail, half of
     them at least were counted elsewhere.  False if a counter cannot be read.
     """
-    devices = {one.name: interfaces_of(one.fabric) or [one.fabric] for one in rails}
+    devices = {one.name: interfaces_of(one.fabric) or [one.fabric or ""] for one in rails}
     every = {name for names in devices.values() for name in names}
     known = {name: count for name, count in grown.items() if count is not None}
-    own = sum(known.get(name or "", 0) for name in devices[rail.name])
+    own = sum(known.get(name, 0) for name in devices[rail.name])
     elsewhere = sum(count for name, count in known.items() if name not in every)
     sharing = sum(one.fabric == rail.fabric for one in rails)
     counted = len(known) == len(grown) and own >= (sharing - 0.5) * payload > 0
