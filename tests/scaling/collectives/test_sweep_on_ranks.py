@@ -175,7 +175,7 @@ if os.environ["RANK"] == os.environ["LATE"]:
         if receive.tensor.numel() == 1:
             return batch(parts)
         first = dist.irecv(receive.tensor, receive.peer)
-        time.sleep(0.2)
+        time.sleep(1)
         return [first, dist.isend(send.tensor, send.peer)]
     dist.batch_isend_irecv = late
 pairs = [[0, 2], [1, 3]]  # two nodes with two rails
@@ -213,7 +213,7 @@ def test_ranks_that_send_both_ways_time_each_direction_apart(
         assert received == {}
         assert sent == {peer: [0, 1]}  # before and after all tries, whoever waits
         speeds.append(gbs)
-    assert speeds[1] < (1 << 20) / 0.2 / 1e9 < min(speeds[0], speeds[2], speeds[3])
+    assert speeds[1] < (1 << 20) / 0.8 / 1e9 < min(speeds[0], speeds[2], speeds[3])
 
 
 def test_ranks_can_send_one_way_and_then_both_in_a_round(
