@@ -170,13 +170,17 @@ import torch.distributed as dist
 rank = int(os.environ["RANK"])
 if os.environ["RANK"] == os.environ["LATE"]:
     batch = dist.batch_isend_irecv
+    class Late:
+        def __init__(self, send):
+            self.send = send
+        def wait(self):
+            time.sleep(1)
+            dist.send(self.send.tensor, self.send.peer)
     def late(parts):
         receive, send = parts
         if receive.tensor.numel() == 1:
             return batch(parts)
-        first = dist.irecv(receive.tensor, receive.peer)
-        time.sleep(1)
-        return [first, dist.isend(send.tensor, send.peer)]
+        return [dist.irecv(receive.tensor, receive.peer), Late(send)]
     dist.batch_isend_irecv = late
 pairs = [[0, 2], [1, 3]]  # two nodes with two rails
 count = iter(range(100))
