@@ -22,11 +22,12 @@ from probes.fabric.link_counters import read_routes
 from probes.fabric.links import LinkWatch
 from probes.fabric.node_pairs import InsideSpeeds, NodeGroupsResult, PairSearch
 from probes.fabric.rails import find_idle_rails, find_missing_rails, rail_shares
+from probes.fabric.reach import ReachabilityResult, check_reach, fails_by_tcp_alone
 from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, highest, lowest
 from probes.fabric.transport import keep_logs
 from probes.findings import join_names
 from reference_trainer.launch.gang import Gang, GangError
-from reports.measurement import Limit
+from reports.measurement import Limit, Verdict
 from reports.numbers import quantity, size_text
 from scaling.collectives.fault_search import FaultSearchResult, Link
 from scaling.collectives.line_rate import fit_alpha_beta, format_table, results_document
@@ -84,6 +85,8 @@ def judge_speed(run: SweepResult, measure: Recorder) -> None:
         f"all-reduce over {run.ranks} ranks ({run.backend}) on {nodes} "
         f"up to {size_text(run.rows[-1]['size'])}" + (f"; {run.note}" if run.note else "")
     )
+    if run.backend == "nccl":
+        measure.covered("a ring (NCCL_ALGO) shows no fault of NCCL's trees, NVLS and SHARP")
 
 
 def judge_variation(row: Mapping[str, Any], on: str, measure: Recorder) -> None:
@@ -314,6 +317,27 @@ class FabricRig:
         """Judge the ports of the agreed fabric, if there is one.  Used when nothing was sent."""
         if self.terms.fabric:
             self.judge_ports(dict.fromkeys(self.node_names.values(), self.terms.fabric))
+
+
+def replace_reach(
+    rig: FabricRig, reach: Mapping[str | None, ReachabilityResult], run: SweepResult
+) -> Mapping[str | None, ReachabilityResult]:
+    """Return the reach by Ray's network, where RDMA passes on its ports and TCP alone does not.
+
+    RDMA passes if the all-reduce took it and was fast enough.  Otherwise `reach` stays.
+    """
+    if not fails_by_tcp_alone(reach):
+        return reach
+    trial = rig.measure.trial()
+    judge_speed(run, trial)
+    judge_transport(run, RDMA, trial)
+    proofs = check.BUSBW, check.NETWORK, check.FABRIC_SHARE
+    if any(trial.worst(proof).severity > Verdict.MARGINAL.rank for proof in proofs):
+        return reach
+    pairs = quantity(len(reach[RDMA].pairs), "pairs")
+    message = f"on ports of RDMA, TCP does not pass between {pairs} of nodes, but RDMA does: "
+    rig.measure.covered(f"{message}TCP and packet sizes were tested on Ray's network instead")
+    return {None: check_reach(rig.gang, rig.node_names, None)}
 
 
 def find_bad_nodes(

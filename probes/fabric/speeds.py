@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from probes.check.judging import is_agreed
+from probes.check.judging import is_agreed, judge_if_agreed
 from probes.check.recorder import Recorder
 from probes.fabric import criterion as check
 from probes.fabric import sweep
 from probes.fabric.addresses import ranks_by_node
+from probes.fabric.detect import by_number
 from probes.fabric.judge import FabricRig
 from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, check_ops, gang_env, run_sweep
 from probes.fabric.transport import RankLogs
-from probes.findings import finding
+from probes.findings import finding, join_names
 from reference_trainer.launch.gang import Gang, GangError
 from reports.numbers import percent, quantity, size_text
 from reports.record import Finding
@@ -180,8 +181,65 @@ def has_nvlink_between(facts: Sequence[Mapping[str, Any]]) -> bool:
     )
 
 
+COMPLETED, SUCCESS = 3, 0  # nvmlGpuFabricState_t, nvmlReturn_t: the GPU is in its domain
+Domain = tuple[str, int]  # clusterUuid, cliqueId: all GPUs with both reach each other by NVLink
+BETWEEN = "NVLink between nodes"
+
+
+def read_domain(fact: Mapping[str, Any]) -> Domain | None:
+    """Read the NVLink domain in which all GPUs of a node are; None if it is not known.
+
+    A GPU that is not registered, or has no clusterUuid, is in none: NCCL uses no NVLink from it.
+    """
+    found: set[Domain | None] = set()
+    for fabric in (board.get("fabric") for board in fact["gpu_health"]["boards"]):
+        is_in = fabric and (fabric["state"], fabric["status"]) == (COMPLETED, SUCCESS)
+        known = is_in and fabric["cluster"].strip("0")
+        found.add((fabric["cluster"], fabric["clique"]) if known else None)
+    return found.pop() if len(found) == 1 else None
+
+
+def find_domains(
+    rank_nodes: Sequence[str], known: Mapping[str, Domain | None]
+) -> tuple[dict[str, list[int]], dict[str, str], list[str]]:
+    """Group ranks by NVLink domain; return (ranks, problems, nodes alone in a rack).
+
+    `rank_nodes` names each rank's node, `known` each node's domain.  Ranks and problems, which are
+    why nodes cannot be tested, are by what they are: `NVLink of node0 to node17`.  A node whose
+    domain is not known is put into no other's.  One that is alone in a clique of a rack that others
+    share was split from them, by order or by mistake.
+    """
+    everyone = sorted({*rank_nodes}, key=by_number)
+    groups, lost, alone = dict[Domain, list[str]](), list[str](), list[str]()
+    for node in everyone:
+        domain = known.get(node)
+        (groups.setdefault(domain, []) if domain else lost).append(node)
+    ranks, problems = dict[str, list[int]](), dict[str, str]()
+    for (rack, _), nodes in groups.items():
+        where = name_domain(nodes, everyone)
+        if len(nodes) > 1:
+            ranks[where] = [at for at, node in enumerate(rank_nodes) if node in nodes]
+        elif [uuid for uuid, _ in groups].count(rack) > 1:
+            problems[where] = "it is alone in its clique, and other nodes share its rack"
+        else:
+            alone += nodes
+    if lost:
+        why = "registration with the NVLink fabric is not completed, or NVML does not show it"
+        problems[name_domain(lost, everyone)] = why
+    if not ranks and not problems:
+        problems[BETWEEN] = "no two nodes are in one NVLink domain"
+    return ranks, problems, alone
+
+
+def name_domain(nodes: Sequence[str], everyone: Sequence[str]) -> str:
+    """Name the NVLink of these nodes; both lists are in order."""
+    at = everyone.index(nodes[0])
+    is_run = len(nodes) > 2 and list(everyone[at : at + len(nodes)]) == list(nodes)
+    return f"NVLink of {f'{nodes[0]} to {nodes[-1]}' if is_run else join_names(nodes)}"
+
+
 def measure_nvlink(rig: FabricRig, logs: RankLogs) -> None:
-    """Sweep all-reduce with NVLink between nodes, and the algorithm that NCCL chooses.
+    """Sweep all-reduce in each NVLink domain, with NVLink and the algorithm that NCCL chooses.
 
     It takes new ranks, because NCCL reads its environment once per process.
     """
@@ -191,30 +249,41 @@ def measure_nvlink(rig: FabricRig, logs: RankLogs) -> None:
     measure.progress("fabric: NVLink between nodes")
     own_choice: dict[str, str | None] = {"NCCL_MNNVL_ENABLE": None, "NCCL_ALGO": None}
     rig.gang.remove()
+    names, where = cluster.node_names, BETWEEN
+    known = {names[fact["node"]]: read_domain(fact) for fact in cluster.facts}
+    runs, problems = dict[str, SweepResult](), dict[str, str]()
     try:
         with cluster.gang(environment={**gang_env(logs), **own_choice}) as gang:
-            run = run_sweep(gang, cluster.node_names, logs, rig.terms.fabric)
+            nodes = [names[place.node] for place in gang.places]
+            domains, problems, alone = find_domains(nodes, known)
+            for where, ranks in domains.items():
+                runs[where] = run_sweep(gang, names, logs, rig.terms.fabric, ranks=ranks)
+        if alone:
+            why = "each is alone in its NVLink domain"
+            measure.covered(f"{BETWEEN} was not tested on {join_names(alone)}: {why}")
     except GangError as error:
-        record_nvlink(None, str(error), measure)
-    else:
-        record_nvlink(run, "", measure)
+        problems[where] = str(error)
+    record_nvlink(runs, problems, measure)
 
 
-def record_nvlink(run: SweepResult | None, problem: str, measure: Recorder) -> None:
-    """Judge the bandwidth by the agreed figure, or note it; bytes on the network prove none.
+def record_nvlink(
+    runs: Mapping[str, SweepResult], problems: Mapping[str, str], measure: Recorder
+) -> None:
+    """Judge the slowest domain by the agreed figure, or note it; bytes on the network prove none.
 
-    Without a run, `problem` is the reason.
+    `runs` and `problems`, the reasons why others were not tested, are by names of `find_domains`.
     """
-    value, noise = None, dict[str, Any]()
-    if run:
-        crossed = [node for node in run.sent if run.is_counted(node)]
-        devices = ", ".join(sorted({run.main_devices[node] for node in crossed}))
-        problem = f"data between nodes used {devices}, not NVLink" if crossed else ""
-        row = run.plateau
-        value = None if crossed else row["busbw"]
-        noise = {"spread": row["spread"], "samples": row["samples"]} if value else {}
-    if is_agreed(measure, check.NVLINK_BUSBW):
-        measure(check.NVLINK_BUSBW, value, on="NVLink between nodes", note=problem, **noise)
-    else:
-        measure.note(check.NVLINK_BUSBW, value, "GB/s", on="NVLink between nodes")
-    measure.covered(problem or "all-reduce over NVLink between nodes")
+    crossed, speeds = dict(problems), dict[str, float]()
+    for where, run in runs.items():
+        if used := {run.main_devices[node] for node in run.sent if run.is_counted(node)}:
+            crossed[where] = f"data between nodes used {', '.join(sorted(used))}, not NVLink"
+        else:
+            speeds[where] = run.plateau["busbw"]
+            measure.covered(f"all-reduce over {where}: {quantity(speeds[where], 'GB/s')}")
+    for where, why in crossed.items():
+        judge_if_agreed(measure, check.NVLINK_BUSBW, None, "GB/s", on=where, note=why)
+        measure.covered(f"{where}: {why}")
+    if speeds:
+        slowest = min(speeds, key=lambda where: speeds[where])
+        noise = {name: runs[slowest].plateau[name] for name in ("spread", "samples")}
+        judge_if_agreed(measure, check.NVLINK_BUSBW, speeds[slowest], "GB/s", on=slowest, **noise)

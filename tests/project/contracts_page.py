@@ -139,6 +139,16 @@ If the contract does not set them, two limits follow from `[cluster]`. `[FABRIC.
 `[FABRIC.busbw]` is {share} of the total rate of a node's rails (`line_rate_gbps` each), MARGINAL below {marginal}.
 [How limits are derived](../reference/limits.md) gives the reasons.
 
+If a site lowers the power limit of its GPUs, agree on that too. Otherwise HOSTS fails each GPU whose limit is below the default of
+its model. Such GPUs compute more slowly: `[SCALING.mfu]` may need another limit.
+
+```toml
+[HOSTS.power_limit]
+at_least = 0.71
+unit = "ratio"
+because = "our H100 run at 500 of 700 W"
+```
+
 A rehearsal (`accelerators = "emulated"`) may leave out a criterion that it cannot prove. Write the reason:
 
 ```toml

@@ -41,11 +41,13 @@ BUDGET = {
     # read from regular files alone.  One deadline holds for all of an answer.
     # cleanup.py ends a user whose processes kill or stop who comes for them, and removes its files
     # in bounded memory.
-    "probes/cluster": 3477,  # who tries whom; ranks are kept; what joins no group
+    # MPS has a server on each GPU.
+    "probes/cluster": 3484,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
     "probes/contract": 1407,  # a key names its parts
     "probes/environment": 826,  # boards without NVLink
-    "probes/fabric": 3362,  # pairs as cells; a kept group's sockets are its own
+    # NVLink by domain; ports on which RDMA alone passes.
+    "probes/fabric": 3540,  # rails that meet all at once first; domains of NVLink
     "probes/faults": 340,
     "probes/gang": 2127,  # a control asks for no more than there is, until all is held
     "probes/hosts": 5169,
@@ -77,7 +79,7 @@ BUDGET = {
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
     "reports": 7176,  # facts of nodes in several lines; the commands of a submitted run
-    "scaling": 2996,  # groups that are kept; a short ladder
+    "scaling": 3046,  # pairs that send both ways; groups that are kept; a short ladder
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

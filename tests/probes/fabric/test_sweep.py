@@ -115,6 +115,23 @@ def test_a_node_without_rails_has_no_rate() -> None:
     assert (alone.rail_gbps, alone.ranks, alone.note) == ({"n0": 400.0}, 1, "")
 
 
+def test_a_part_of_the_ranks_sweeps_as_a_job_of_its_own() -> None:
+    """As the ranks of one NVLink domain do; no other node's counters are read."""
+
+    class Part(Gang):
+        def run(self, function: Any, *call: Any, timeout: float, **more: Any) -> list[Any]:
+            assert more.pop("groups") == [[2, 3]]
+            return super().run(function, *call, timeout=timeout, **more)
+
+    gang = Part()
+    gang.places = [SimpleNamespace(node=f"id{rank}") for rank in range(4)]
+    names = {f"id{rank}": f"n{rank}" for rank in range(4)}
+    run = run_sweep(cast(Any, gang), names, cast(Any, None), ranks=[2, 3])
+    assert ([*run.sent], run.rank_nodes, run.ranks) == (["n2", "n3"], ["n2", "n3"], 2)
+    assert run.library.transports == {}
+    assert gang.limit_s == sweep_seconds(2)
+
+
 def test_a_nodes_rate_is_that_of_its_fastest_rail() -> None:
     """A port for storage may be slower."""
     gang = Gang()
