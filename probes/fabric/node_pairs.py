@@ -165,7 +165,7 @@ class _Meetings:
     `exchanged` is the GB/s both ways where pairs also met one way.  `typical` is what
     `typical_speed` says of the rails alone, if each has met once.  `known` are links that need not
     meet for the first time.  `trusted` are those that never met rail by rail.  `clean` are links
-    that lost hardly a packet, all of which took their own rail.
+    that lost hardly a packet, and took their own rail.
     """
 
     gang: Gang
@@ -236,7 +236,7 @@ class _Meetings:
         """Let each rail meet once while no other does; return its typical GB/s both ways.
 
         One round for each rail, with as many pairs as in a round with all rails: what it shares
-        with other rails is then free, and what it shares with nobody is as full.
+        with other rails is then free, and what it has alone is as full.
         """
         rounds = [next(round_robin([*rail.ports]), []) for rail in self.rails]
         self._meet(rounds, (ONE_WAY, BOTH_WAYS))
@@ -246,7 +246,7 @@ class _Meetings:
 
     def trust(self, together: _Meetings) -> None:
         """Take over pairs that all rails at once did not slow: rail by rail they are no slower."""
-        least = MIN_RATIO * self.typical[0] if self.typical else 0.0
+        least = MIN_RATIO * self.typical[0] if self.typical else float("inf")
         fast = {link for link, speed in together.speeds.items() if speed >= least}
         good = (fast & together.clean) - self.known
         for link in good & {link[::-1] for link in good}:

@@ -28,6 +28,7 @@ from reference_trainer.process_group import joins_no_group
 from reports.numbers import percent
 from reports.record import Finding
 from scaling.collectives.line_rate import active_rails
+from scaling.collectives.sweep import call_seconds
 
 ALL_MACHINES = "ff02::1"  # of a link: RFC 4291, 2.7.1
 REPEAT_S = 0.2
@@ -189,7 +190,8 @@ def listen(
     arguments = interfaces, port, secrets.token_hex(8), HEAR_SECONDS
     each: list[list[object]] = [[name] for name in nodes]
     groups = [[rank] for rank in first.values()]
-    heard = gang.run(hear_rails, *arguments, timeout=60, each=each, groups=groups)
+    timeout_s = call_seconds(len(nodes))
+    heard = gang.run(hear_rails, *arguments, timeout=timeout_s, each=each, groups=groups)
     return {
         node: {
             name: [(peer, rail) for peer, rail in others if peer in first and rail in interfaces]

@@ -287,7 +287,6 @@ def test_a_pair_on_gpus_has_a_group_of_its_own_and_frees_it(plant: Any) -> None:
     """NCCL keeps the memory of a communicator until its group is destroyed."""
     wire: Any = Wire([])
     groups: list[Any] = []
-    wire.new_group = lambda ranks, use_local_synchronization: groups.append(ranks) or "pair"
     wire.destroy_process_group = groups.append
     plant(wire, Clock())
     pair = meeting()
