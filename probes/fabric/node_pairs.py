@@ -165,7 +165,8 @@ class _Meetings:
     `exchanged` is the GB/s both ways where pairs also met one way.  `typical` is what
     `typical_speed` says of the rails alone, if each has met once.  `known` are links that need not
     meet for the first time.  `trusted` are those that never met rail by rail.  `clean` are links
-    that lost hardly a packet, and took their own rail.
+    that lost hardly a packet, and took their own rail.  `round_of` is the first round of a link
+    with all rails at once.
     """
 
     gang: Gang
@@ -185,6 +186,7 @@ class _Meetings:
     known: set[Link] = field(default_factory=set)
     trusted: set[Link] = field(default_factory=set)
     clean: set[Link] = field(default_factory=set)
+    round_of: dict[Link, list[Pair]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ranks = {port: rank for rail in self.rails for port, rank in rail.ports.items()}
@@ -198,7 +200,10 @@ class _Meetings:
     def measure_speed(self, rounds: list[list[Pair]]) -> dict[Link, float]:
         """Let these pairs meet, if need be; return the GB/s of each of their links."""
         unknown = [[pair for pair in pairs if not self._take(pair)] for pairs in rounds]
-        self._meet(unknown, (BOTH_WAYS,) if self.is_at_once else (ONE_WAY,))
+        if self.is_at_once:
+            self._meet(self._repeat_rounds(unknown), (BOTH_WAYS,))
+        else:
+            self._meet(unknown, (ONE_WAY,))
         return {link: self.speeds[link] for link in _links_of(rounds)}
 
     def _take(self, pair: Pair) -> bool:
@@ -208,6 +213,15 @@ class _Meetings:
         is_known = links <= met
         self.known -= links
         return is_known
+
+    def _repeat_rounds(self, rounds: list[list[Pair]]) -> list[list[Pair]]:
+        """Replace pairs that have met by their whole first rounds: faults may need that load."""
+        pairs = [pair for pairs in rounds for pair in pairs]
+        first = [self.round_of[pair] for pair in pairs if pair in self.round_of]
+        fresh = [[pair for pair in pairs if pair not in self.round_of] for pairs in rounds]
+        for one in fresh:
+            self.round_of |= dict.fromkeys(_links_of([one]), one)
+        return [*{id(one): one for one in first}.values(), *fresh]
 
     def _meet(self, rounds: list[list[Pair]], ways: tuple[str, ...]) -> None:
         """Let these pairs meet, in these ways."""

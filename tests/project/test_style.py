@@ -47,7 +47,7 @@ BUDGET = {
     "probes/contract": 1407,  # a key names its parts
     "probes/environment": 826,  # boards without NVLink
     # NVLink by domain; ports on which RDMA alone passes.
-    "probes/fabric": 3542,  # rails that meet all at once first; domains of NVLink
+    "probes/fabric": 3553,  # rails that meet all at once first; domains of NVLink
     "probes/faults": 340,
     "probes/gang": 2127,  # a control asks for no more than there is, until all is held
     "probes/hosts": 5169,

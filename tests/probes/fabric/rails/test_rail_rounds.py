@@ -31,7 +31,8 @@ MAX_LOST = 1e-3
 class Fleet:
     """Nodes of several rails that meet on request; a share of 1 is the full rate, one way.
 
-    `links` are slow one way, by (sender's port, receiver's).  `shared` is the rate of all rails of
+    `links` are slow one way, by (sender's port, receiver's).  `loaded` are so while several rails
+    of their nodes send.  `shared` is the rate of all rails of
     a node together.  Nodes of `half_duplex` send and receive with one rate together.  `joint`: both
     directions end together, as with NCCL.  `lost` are shares of packets, `off` are links that leave
     over eth0.  RDMA counts all ports of a node together.
@@ -42,6 +43,7 @@ class Fleet:
     fabric: str = RDMA
     joint: bool = True
     links: dict[Link, float] = field(default_factory=dict)
+    loaded: dict[Link, float] = field(default_factory=dict)
     shared: dict[str, float] = field(default_factory=dict)
     half_duplex: set[str] = field(default_factory=set)
     lost: dict[Link, float] = field(default_factory=dict)
@@ -91,6 +93,8 @@ class Fleet:
         """The share of the rate of this link, while so many ranks of each node send."""
         sender, receiver = self.port_of[a], self.port_of[b]
         shares = [1.0, self.links.get((sender, receiver), 1.0)]
+        if per_node[node_of(sender)] > 1:
+            shares.append(self.loaded.get((sender, receiver), 1.0))
         for node in (node_of(sender), node_of(receiver)):
             shares.append(self.shared.get(node, self.rails) / per_node[node])
             shares.append(1 / directions if node in self.half_duplex else 1.0)
@@ -259,6 +263,19 @@ def test_a_node_whose_rails_share_a_switch_is_named_when_all_send() -> None:
     (found,) = judged(fleet, fleet.search()).findings
     assert (found.code, found.suspects) == ("FAB-SLOW-LINK", ["n5"])
     assert "with all rails at once" in found.statement
+
+
+@every_fabric
+def test_a_link_that_is_slow_under_load_alone_meets_again_under_load(fleet_of: Kind) -> None:
+    """Without the others it is fast: its whole round is repeated."""
+    fleet = Fleet(fabric=fleet_of[0], joint=fleet_of[1])
+    name = rail_name(fleet, 5)
+    fleet.loaded = {(f"{name} on n1", f"{name} on n4"): 0.5}
+    result = judged(fleet, found := fleet.search())
+    assert (found.speed.slow_nodes, found.speed.slow_links) == ({}, [])
+    assert [code for code, _ in told(result)] == ["FAB-SLOW-LINK"]
+    assert "with all rails at once" in result.findings[0].statement
+    assert [len(pairs) for ways, pairs in fleet.table if ways == (BOTH_WAYS,)] == [32] * 8
 
 
 def test_a_half_duplex_node_is_named_by_what_it_does_both_ways() -> None:
