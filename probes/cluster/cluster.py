@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -98,7 +98,7 @@ class Cluster:
         # Declared by the contract or by --cluster local, never inferred from missing hardware.
         self.emulated = kind == "local"
         self._facts: list[dict[str, Any]] | None = None
-        self._xids: XidWatch | None = None
+        self._xids = XidWatch({})
         self.errors: dict[str, str] = {}  # node id -> why it did not answer
         # Node id -> what was mounted at the shared folder, as HOSTS first read it.
         self.shared_mounts: dict[str, Any] = {}
@@ -298,9 +298,20 @@ class Cluster:
 
         Both are by node id; what was heard is as `XidListener.read`.
         """
-        if self._xids is None:
+        if not self._xids.actors:
             self._xids = XidWatch.start(node["id"] for node in self.nodes)
         return self._xids.read(), self._xids.errors
+
+    def note_kill(
+        self, nodes: Iterable[str] | None = None, *, ago: float = 0.0, at: float | None = None
+    ) -> None:
+        """Note that seatrial ends processes that use GPUs, on nodes by id (None: on all nodes).
+
+        Call it before a kill: the driver may report Xids for it.  After a kill, `ago` is how many
+        seconds ago it was, or `at` its time by the node's own clock.
+        """
+        with suppress(Exception):  # a cluster that does not answer is found by others
+            self._xids.note_kill(nodes, ago, at)
 
     @property
     def gpus_by_node(self) -> dict[str, int]:
@@ -337,7 +348,7 @@ class Cluster:
         self.kept_gang.release()
         spread = len(self.nodes) > 1 and (size or self.size) == len(self.nodes)
         strategy = options.pop("strategy", "STRICT_SPREAD" if spread else "PACK")
-        held = {"holders": self.describe_holders, **options}
+        held = {"holders": self.describe_holders, "on_kill": self.note_kill, **options}
         return Gang(size or self.size, resource=self.resource, strategy=strategy, **held)
 
     def describe_holders(self) -> str:

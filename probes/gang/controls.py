@@ -105,6 +105,7 @@ def _occupy_gpu(run: Scenario, node: str, uuid: str) -> list[checks.Sample]:
             ray.get(gpu_user.allocate.remote(uuid), timeout=GPU_CONTEXT_SECONDS)
             run.observer.wait(checks.FREE_LAG + 1)
         finally:
+            run.rig.cluster.note_kill([node_id])
             ray.kill(gpu_user)
         run.observer.wait(GPU_FREED_SECONDS)  # later samples must not include this use
     return samples

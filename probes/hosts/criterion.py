@@ -162,7 +162,7 @@ NVLINK_ERRORS = none_of(
     when=ON_GPU, failing="NVLink has errors{on}: {value}",
 )
 XIDS = none_of(
-    "xids", "Xids", "an Xid reports a fault of GPU, PCIe or NVLink; Xids that programs cause do not count", when=ON_GPU,
+    "xids", "Xids", "an Xid reports a fault of a GPU, or a program that failed; what follows a kill by seatrial does not count", when=ON_GPU,
     failing="the GPU driver reports faults{on}: {value}",
 )
 NEW_MEMORY_ERRORS = none_of(

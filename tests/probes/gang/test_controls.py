@@ -136,11 +136,14 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch) -> SimulatedScene:
 
     scene = simulate(monkeypatch, "", 1, 2)
     using: dict[str, list[int]] = {}
+    noted: list[tuple[str, ...]] = []
     vars(scene.rig.cluster).update(
         on_gpu=True,
         nodes=[{"name": "node0", "id": "id0"}],
         facts=[{"name": "node0", "gpus": [{"uuid": "GPU-a"}, {"uuid": "GPU-b"}]}],
         gpus_by_node={"node0": 2},
+        noted=noted,
+        note_kill=lambda nodes: noted.append((*nodes, *using)),
     )
     observer: Any = scene.rig.observer
     sample = observer._sample
@@ -160,6 +163,7 @@ def test_a_gpu_used_in_secret_is_caught_and_is_free_afterwards(with_gpus: Simula
         controls.control_unregistered_gpu(run)
         assert run.observer.samples[-1]["in_use"] == {"node0": {}}
     control = only_control(with_gpus)
+    assert with_gpus.rig.cluster.noted == [("id0", "GPU-a")], "before its process is ended"
     assert control.caught
     assert control.saw == "GPU-a (processes 4711)"
     assert [mark.message for mark in run.marks if mark.fault] == [
