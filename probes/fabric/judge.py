@@ -257,11 +257,14 @@ def judge_pairs(
 
 
 def judge_rails_at_once(pairs: PairSearch, at_once: FaultSearchResult, measure: Recorder) -> None:
-    """Judge the slowest link when all rails send at once, by what a rail reaches alone."""
-    alone = max(pairs.speed.typical, at_once.typical)
+    """Judge the slowest link when all rails send at once, by what a rail reaches alone.
+
+    Both are speeds of pairs that send both ways: a link may be slower than one way alone.
+    """
+    alone = max(pairs.one_rail, at_once.typical)
     judged = dataclasses.replace(at_once, typical=alone)
     share = judge_slowest_pair(judged, measure, ", all rails at once")
-    new = detect.only_at_once(at_once, pairs.speed)
+    new = detect.only_at_once(at_once, pairs.speed, pairs.lossy)
     findings = detect.find_slow_ports(new, pairs.rails, detect.AT_ONCE)
     fails = share is not None and measure.would_fail(check.SLOWEST_PAIR, share)
     if fails and at_once.typical < node_pairs.MIN_RATIO * alone:

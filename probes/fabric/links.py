@@ -12,7 +12,13 @@ from probes.cluster.network_facts import RDMA, UNKNOWN, interfaces_of, main_devi
 from probes.fabric import criterion as check
 from probes.fabric import detect
 from probes.fabric.addresses import node_of, rail_of, suspects
-from probes.fabric.link_counters import WAYS, counter_difference, read_ports, read_tcp_counters
+from probes.fabric.link_counters import (
+    SOUND_LOSS,
+    WAYS,
+    counter_difference,
+    read_ports,
+    read_tcp_counters,
+)
 from probes.fabric.node_pairs import PairSearch
 from probes.fabric.sweep import Stall, SweepResult, highest
 from probes.findings import finding, join_names, name_port
@@ -167,8 +173,6 @@ COUNTED_BY = (
     "its own network sees neither, unless the host has `rdma system set netns exclusive`. If "
     "nothing can count them here, agree on that: [FABRIC.{}] not_countable"
 )
-# Share of packets that sound data centre networks lose (Guo et al., Pingmesh, 2015).
-SOUND_LOSS = 1e-4
 
 
 def find_unstable(grown: Mapping[str, LinkGrowth | None]) -> list[Finding]:

@@ -210,7 +210,7 @@ def run_sweep(
     """
     own = [*(ranks or range(gang.size))]
     part: dict[str, Any] = {"groups": [own]} if ranks else {}
-    within: dict[str, Any] = {"timeout": 60, **part}
+    within: dict[str, Any] = {"timeout": collectives.call_seconds(len(own)), **part}
     before, ports = gang.run(read_counters, **within), gang.run(read_rails, **within)
     wait = sweep_seconds(len(own))
     call = ("all_reduce",), None, 0.25, only, None, LinkReader

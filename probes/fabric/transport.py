@@ -25,6 +25,7 @@ from probes.nccl.parser import read_logs
 from probes.nccl.report import NcclReport, incomplete_files, judge_log
 from reference_trainer.launch.gang import Gang
 from reports.record import Finding
+from scaling.collectives.sweep import call_seconds
 
 Connection = tuple[str, str, int, int]  # own address, peer's address, own port, peer's port
 # Google's plugins send from GPU memory through Ethernet interfaces, as fast as RDMA.
@@ -212,7 +213,7 @@ def gloo_report(
 
     An interface of `fabric` is reported by its name.
     """
-    interfaces = gang.run(read_interfaces, timeout=60)
+    interfaces = gang.run(read_interfaces, timeout=call_seconds(gang.size))
     transports: dict[str, str] = {}
     for place, devices, ends in zip(gang.places, interfaces, connections, strict=True):
         addresses = {port["address"]: name for name, port in devices.items() if port["address"]}

@@ -93,7 +93,7 @@ class Gang:
         ranks, names = range(self.size), call[0] if function is sweep else ()
         answers: dict[str, list[Any]] = {
             "read_counters": [{"eth0": 0}] * self.size,
-            "read_rails": [{}, self.rails][-self.size :],
+            "read_rails": [*[{}] * (self.size - 1), self.rails],
             "read_interfaces": [{}] * self.size,
             "sweep": [
                 {
@@ -177,10 +177,15 @@ def test_ranks_have_90_s_to_connect_and_a_tenth_more_for_each(ranks: int, second
     assert sweep_seconds(ranks) == pytest.approx(seconds + 60)
 
 
-def test_a_node_has_a_minute_to_read_its_counters() -> None:
-    gang = Gang()
-    run_sweep(cast(Any, gang), {"id0": "n0", "id1": "n1"}, cast(Any, None))
-    assert {seconds for name, seconds in gang.limits_s if name != "sweep"} == {60}
+@pytest.mark.parametrize(("ranks", "seconds"), [(1, 60.1), (2, 60.2), (4096, 469.6)])
+def test_deadlines_of_short_calls_grow_with_the_ranks(ranks: int, seconds: float) -> None:
+    """A minute to read counters, and the interfaces for the report of gloo."""
+    gang = Gang(ranks)
+    run_sweep(cast(Any, gang), {f"id{at}": f"n{at}" for at in range(ranks)}, cast(Any, None))
+    short = {name: limit_s for name, limit_s in gang.limits_s if name != "sweep"}
+    assert short == dict.fromkeys(
+        ("read_counters", "read_rails", "read_interfaces"), pytest.approx(seconds)
+    )
 
 
 def test_the_other_collectives_take_less_time_than_a_sweep() -> None:

@@ -41,7 +41,6 @@ class System:
     alltoall: Mapping[int, float]
     inside: float
     mfu: float
-    sources: str
     nvlink: float = 0.0
     efficiency: Mapping[int, float] | None = None
     sizes: tuple[int, ...] = (2, 8, 16, 64)  # nodes
@@ -57,21 +56,32 @@ def newest(series: Mapping[int, float], nodes: int) -> float:
 TCP_EFFICIENCY, TCP_ALLTOALL = {1: 1.0, 2: 0.37, 8: 0.35}, {2: 2.4, 8: 1.5}
 # torchtitan and llm-foundry keep 96 to 100 % to 128 GPUs; at 64 nodes stragglers take some percent.
 DENSE = {1: 1.0, 2: 0.98, 8: 0.97, 16: 0.96, 64: 0.93}
-H100_INSIDE = "inside a node a ring reaches 365 to 370 (NVIDIA/nccl#1455, nccl-tests#212)"
-NDR = "a ring over two NDR nodes keeps 46 to 48 GB/s a NIC (nccl-tests#290)"
-ALLTOALL = "all-to-all as on AWS p5; 76.5 at two nodes on NVIDIA's own (nccl-tests#130)"
-H100_MFU = "MFU of a 1B model on eight H100 (llm-foundry)"
+# Where several contracts have the same source.
+#   inside: a ring inside a node reaches 365 to 370 GB/s (NVIDIA/nccl#1455, nccl-tests#212).
+#   all-to-all: as on AWS p5; 76.5 at two nodes on NVIDIA's own (nccl-tests#130).
+#   MFU: of a 1B model on eight H100 (llm-foundry); of this load on one H200; of Llama 3 70B on
+#   eight B200 (newmind.ai, journal 18).
+INSIDE = {"H100": 365.0, "B200": 700.0}  # NVLink 5 has twice the rate of NVLink 4
+MFU = {"H100": 0.42, "H200": 0.412, "B200": 0.38}
 SYSTEMS = {
-    "h100-ndr400": System(368, P5_ALLTOALL, 365, 0.42, f"{NDR}; {ALLTOALL}; {H100_INSIDE}; {H100_MFU}"),
-    "h200-ndr400": System(368, P5_ALLTOALL, 365, 0.412, f"{NDR}; {ALLTOALL}; {H100_INSIDE}; MFU: one H200 with this load"),
-    "h100-roce400": System(320, P5_ALLTOALL, 365, 0.42, f"nccl#1221: 320; {ALLTOALL}; {H100_INSIDE}; {H100_MFU}"),
-    "a3-ultra": System(335, P5_ALLTOALL, 365, 0.412, f"Google: all-gather 335.7 at 8 GB; {ALLTOALL}; {H100_INSIDE}; MFU: one H200 with this load"),
-    "p5-efa": System(356, P5_ALLTOALL, 365, 0.42, f"crazyguitar's series; {H100_INSIDE}; {H100_MFU}"),
-    "a3-mega-tcpxo": System(188.7, {n: rate / 2 for n, rate in P5_ALLTOALL.items()}, 365, 0.42, f"Google: all-gather 188.7 at 8 GB; all-to-all: half of AWS p5, by its line rate; {H100_INSIDE}; {H100_MFU}"),
-    "b200-ndr400": System(385, P5_ALLTOALL, 700, 0.38, f"bound by eight NDR NICs at 96 %; {ALLTOALL}; NVLink 5 is twice NVLink 4; MFU: Llama 3 70B on eight B200 (newmind.ai, journal 18)"),
-    "gb200-nvl72": System(192, P5_ALLTOALL, 700, 0.38, f"lixueduan: 96 of 100 with GPUDirect; {ALLTOALL}; NVLink 5 is twice NVLink 4; MFU as on B200; a rack by CoreWeave", nvlink=811),
-    "l40s-ethernet": System(
-        7.9, TCP_ALLTOALL, 20, 0.2, "NCCL over TCP: 60 % of the wire and more; the rest is modelled",
-        efficiency=TCP_EFFICIENCY, sizes=(2, 8),
+    # A ring over two NDR nodes keeps 46 to 48 GB/s a NIC (nccl-tests#290).
+    "h100-ndr400": System(368, P5_ALLTOALL, INSIDE["H100"], MFU["H100"]),
+    "h200-ndr400": System(368, P5_ALLTOALL, INSIDE["H100"], MFU["H200"]),
+    # nccl#1221
+    "h100-roce400": System(320, P5_ALLTOALL, INSIDE["H100"], MFU["H100"]),
+    # An all-gather of 8 GB on Google's own
+    "a3-ultra": System(335.7, P5_ALLTOALL, INSIDE["H100"], MFU["H200"]),
+    # P5 above, at 8 GiB and 8 nodes
+    "p5-efa": System(355, P5_ALLTOALL, INSIDE["H100"], MFU["H100"]),
+    # An all-gather of 8 GB on Google's own; all-to-all is half of p5's, as its line rate is.
+    "a3-mega-tcpxo": System(
+        188.7, {n: rate / 2 for n, rate in P5_ALLTOALL.items()}, INSIDE["H100"], MFU["H100"]
     ),
-}  # fmt: skip
+    # Bound by eight NDR NICs, each at 96 % (lixueduan, GB200 with GPUDirect)
+    "b200-ndr400": System(385, P5_ALLTOALL, INSIDE["B200"], MFU["B200"]),
+    # The same; a rack's NVLink by CoreWeave
+    "gb200-nvl72": System(192, P5_ALLTOALL, INSIDE["B200"], MFU["B200"], nvlink=811),
+    # NCCL over TCP reaches 60 % of the wire and more; the rest is modelled.
+    "l40s-ethernet": System(7.9, TCP_ALLTOALL, 20, 0.2, efficiency=TCP_EFFICIENCY, sizes=(2, 8)),
+    "h100-one-node": System(0, {}, INSIDE["H100"], MFU["H100"], sizes=(1,)),
+}

@@ -78,12 +78,14 @@ HOSTS: dict[str, Value] = {
 def fabric_values(system: System, nodes: int, gpus: int) -> dict[str, Value]:
     """Model FABRIC's speeds: busbw is the row that the product judges, of a whole sweep."""
     ranks = nodes * gpus
+    if nodes == 1:
+        return {"all_reduce_inside_node": ring_rate(gpus, INSIDE_BYTES, system.inside, gpus)}
     rows = [
         {"size": size, "busbw": ring_rate(ranks, size, system.ring, gpus),
          "rank_seconds": [1.0] * ranks}
         for size in SWEEP
     ]  # fmt: skip
-    alltoall = newest(system.alltoall, nodes) if nodes > 1 else 0.0
+    alltoall = newest(system.alltoall, nodes)
     return {
         "busbw": plateau_row(rows)["busbw"],
         "all_gather_busbw": rows[-1]["busbw"],
