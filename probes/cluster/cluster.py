@@ -93,7 +93,7 @@ def refuse_amd(cluster: Cluster) -> None:
 
 def _has_amd_alone(fact: Facts) -> bool:
     """Return whether a node has AMD's compute driver, or torch for it, and nothing of NVIDIA's."""
-    has_amd = fact.get("amd_driver") or "rocm" in fact["software"]["torch"]
+    has_amd = fact.get("amd_driver") or "rocm" in fact.get("software", {}).get("torch", "")
     return bool(has_amd) and not (
         fact["nvml"]["library"] or fact["gpus"] or fact["software"]["driver"]
     )
