@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from probes.nccl.patterns import SKIPPED_WORDS
+from probes.nccl.prefixes import ANSI, Place, find_place, join_wrapped, strip_times
 from probes.nccl.rows import OtherLines, RowReader
 
 CHUNK = 4 << 20  # bytes read at once: many lines, and little memory
@@ -46,9 +47,6 @@ LINE_PREFIX = re.compile(
     rb"(?:(?:[\w./\-]+:\d+|\([^()]{0,200}\)) ){0,2}$"
 )
 SOURCE_FILE = re.compile(rb"(?<![\w./\-])([\w./\-]+):\d+ (?:\([^()]{0,200}\) )?$")
-ANSI = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
-# A log collector may put it right before the host's name.
-TIMESTAMP = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]{5,24}(?:Z|[+\-]\d\d:\d\d)")
 MPI_TAIL = re.compile(rb"\[\d+,\d+\]<std(?:out|err)>:.*$")  # another rank's line begins there
 MARKUP = ((b"&gt;", b">"), (b"&lt;", b"<"), (b"&amp;", b"&"))  # of pasted web pages
 BORDERS = " \t\r│|".encode()  # k9s draws a line at both sides
@@ -121,6 +119,11 @@ class LogLines:
         """NCCL's source file in the last line, such as `transport/nvls.cc`; empty if none."""
         match = SOURCE_FILE.search(self._prefix[-512:])
         return match[1] if match else b""
+
+    @property
+    def place(self) -> Place:
+        """Who wrote the last line, by what stands before it."""
+        return find_place(self._prefix)
 
     def __iter__(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
         self.others.file, before = self.name, self.others.count
@@ -258,7 +261,7 @@ class LogLines:
         """Return the writer of a line with this prefix; cached, as a log has few prefixes."""
         if (cached := self._writers.get(prefix)) is not None:
             return cached
-        text = TIMESTAMP.sub(b" ", ANSI.sub(b"", prefix[-2048:]))
+        text = strip_times(prefix)
         match = LINE_PREFIX.search(text)
         device = re.search(rb"\[(\d+)\] $", text)  # pasted text without host and pid
         writer = NO_WRITER if not device else LogWriter("", 0, device[1].decode()[:MAX_PREFIX])
@@ -282,14 +285,16 @@ class LogLines:
         """Return one sentence on a file that has no line of NCCL's."""
         if not self.bytes:
             return f"{self.path}: expected NCCL's log, found an empty file"
+        if exceptions := self.others.describe_exceptions(self.name):
+            return f"{exceptions}. Correct this first: the file has no line of NCCL's"
         content = "binary data" if self.binary else "no line of NCCL's"
         return (
             f"{self.path}: expected lines such as `host:pid:tid [0] NCCL INFO ...`, found "
-            f"{content} in {self.bytes} bytes; run the job with NCCL_DEBUG=INFO and "
-            "NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
+            f"{content} in {self.bytes} bytes; {self.others.find_hint(self.name) or SET_DEBUG}"
         )
 
 
+SET_DEBUG = "run the job with NCCL_DEBUG=INFO and NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
 STDIN = Path("-")  # as given; its lines are called stdin:1
 
 
@@ -302,7 +307,8 @@ def _open(path: Path) -> AbstractContextManager[Any]:
 
 
 def _mark_lines(chunk: bytes) -> bytes:
-    """Put NCCL's mark into lines that have none; where it is elsewhere, nothing is changed."""
+    """Put NCCL's mark into lines that have none; where it is elsewhere, only wraps are undone."""
+    chunk = join_wrapped(chunk)
     if b"NCCL INFO " in chunk or not any(word in chunk for word in UNMARKED_WORDS):
         return chunk
     return UNMARKED.sub(

@@ -15,7 +15,7 @@ from probes.nccl import job
 from probes.nccl.job import STAGES, Edge, Host, Rank
 from probes.nccl.lines import MAX_TOTAL, LogLines, LogWriter, UnreadableLog, to_text
 from probes.nccl.log import Log
-from probes.nccl.patterns import PREFILTER, find_kinds, is_warning, read_kinds
+from probes.nccl.patterns import find_kinds, is_warning, read_hints, read_kinds
 
 MAX_KEPT = 200  # messages kept per phrase
 MAX_TEXT = 1024  # bytes of a text that are searched for phrases
@@ -114,7 +114,7 @@ class LogParser:
         elif b"Init " in text and self._parse_init(rank, text):
             return  # any other line with this word is searched for phrases
         warning = kind == b"WARN"
-        if warning or (word not in NO_PATTERN_WORDS and any(hint in text for hint in PREFILTER)):
+        if warning or (word not in NO_PATTERN_WORDS and any(hint in text for hint in read_hints())):
             source = self._lines.source_file if warning else b""
             self._match_text(rank, (source + b" " if source else b"") + text[:MAX_TEXT], warning)
 
@@ -329,7 +329,8 @@ class LogParser:
             rank.retried |= {kind}
         elif len(log.hits[kind]) >= MAX_KEPT:
             return
-        message = job.MatchedMessage(rank, to_text(text[:300]), self._location(), warned)
+        place, detail = self._lines.place, to_text(text[:300])
+        message = job.MatchedMessage(rank, detail, self._location(), warned, place)
         log.hits[kind].append(message)
 
 
