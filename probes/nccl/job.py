@@ -201,6 +201,7 @@ class Rank:
 
     writer: LogWriter
     host: Host
+    task: str = ""  # rank or task by its launcher's prefix
     number: int = -1
     size: int = 0
     local_ranks: int = 0
@@ -246,7 +247,8 @@ class Rank:
     @property
     def name(self) -> str:
         """Name such as `rank 3 on node1`, or the process if the rank is not known."""
-        label = f"rank {self.number}" if self.number >= 0 else f"process {self.writer.pid}"
+        process = self.task or f"process {self.writer.pid}"
+        label = f"rank {self.number}" if self.number >= 0 else process
         return f"{label} on {self.writer.host}" if self.writer.host else label
 
 

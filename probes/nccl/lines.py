@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from probes.nccl.patterns import SKIPPED_WORDS
-from probes.nccl.prefixes import ANSI, Place, find_place, join_wrapped, strip_times
+from probes.nccl.prefixes import ANSI, MAX_BYTES, Place, find_place, join_wrapped, strip_times
 from probes.nccl.rows import OtherLines, RowReader
 
 CHUNK = 4 << 20  # bytes read at once: many lines, and little memory
@@ -53,13 +53,18 @@ BORDERS = " \t\r│|".encode()  # k9s draws a line at both sides
 RAY_REPEATED = re.compile(rb"\[repeated (\d{1,9})x across cluster\].*$")
 JSON_LOG_TAIL = re.compile(rb'(?:\\n)?"\s*,\s*"')  # {"log":"... text\\n","stream":"stdout"}
 # NCCL 2.2 has no mark of its own, and the tests of aws-ofi-nccl write NET/OFI without NCCL. People
-# paste a text without its prefix: only words that NCCL alone begins with are taken for its own.
+# paste a text without its prefix, or a launcher has put its own there: only words that NCCL alone
+# begins with are taken for its own.
+LAUNCHER = (
+    rb"(?:\[?rank\d{1,6}\]:? ?|\[\d{1,9},\d{1,6}\]<std\w{3}>: ?|\d{1,6}: "
+    rb"|\(\w[\w.\-]{0,80} pid=\d{1,10}[^()\n]{0,80}\) ?)?[ \t]{0,8}"
+)
 UNMARKED = re.compile(
     rb"(?m)^([^\n]{0,200}?:\d{1,10}:\d{1,10} \[\d{1,4}\] (?:[\w./\-]{1,80}:\d{1,6} )?)(INFO|WARN) "
     rb"|\b(INFO|WARN): Function: \w{1,80} Line: \d{1,6}: (?=NET/OFI)"
-    rb"|^[ \t]{0,8}((?:\w{1,40}/){0,3}\w{1,40}\.(?:cc|cu|h):\d{1,6} )(WARN) "
-    rb"|^[ \t]{0,8}(?:INFO )?(?=NET/(?:IB|OFI|Socket|Plugin)\b|Bootstrap ?:|socket[A-Z]\w{3,30}: |"
-    rb"ncclSocketInit: |Duplicate GPU detected|Call to ibv_\w{1,30} failed)"
+    rb"|^(%b(?:\w{1,40}/){0,3}\w{1,40}\.(?:cc|cu|h):\d{1,6} )(WARN) "
+    rb"|^(%b)(?:INFO )?(?=NET/(?:IB|OFI|Socket|Plugin)\b|Bootstrap ?:|socket[A-Z]\w{3,30}: |"
+    rb"ncclSocketInit: |Duplicate GPU detected|Call to ibv_\w{1,30} failed)" % (LAUNCHER, LAUNCHER)
 )
 # One of them is in each line without a mark.
 UNMARKED_WORDS = b" INFO | WARN |NET/|Bootstrap|socket|Socket|GPU det|ibv_".split(b"|")
@@ -123,7 +128,9 @@ class LogLines:
     @property
     def place(self) -> Place:
         """Who wrote the last line, by what stands before it."""
-        return find_place(self._prefix)
+        prefix = self._prefix[-MAX_BYTES:]
+        own = LINE_PREFIX.search(prefix)
+        return find_place(prefix[: own.start()] if own else prefix)
 
     def __iter__(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
         self.others.file, before = self.name, self.others.count
@@ -312,7 +319,8 @@ def _mark_lines(chunk: bytes) -> bytes:
     if b"NCCL INFO " in chunk or not any(word in chunk for word in UNMARKED_WORDS):
         return chunk
     return UNMARKED.sub(
-        lambda m: (m[1] or m[4] or b"") + b"NCCL " + (m[2] or m[3] or m[5] or b"INFO") + b" ", chunk
+        lambda m: b"%bNCCL %b " % (m[1] or m[4] or m[6] or b"", m[2] or m[3] or m[5] or b"INFO"),
+        chunk,
     )
 
 

@@ -123,7 +123,8 @@ class LogParser:
         if not log.take(RANK_COST + HOST_COST * (writer.host not in log.hosts)):
             return None
         host = log.hosts.setdefault(writer.host, Host(writer.host))
-        return log.ranks.setdefault(writer, Rank(writer, host))
+        task = self._lines.place._replace(process="").who
+        return log.ranks.setdefault(writer, Rank(writer, host, task))
 
     def _location(self) -> str:
         return f"{self._lines.name}:{self._lines.line_number}"
@@ -337,16 +338,13 @@ class LogParser:
 # First words of INFO lines that never have a phrase.
 NO_PATTERN_WORDS = {b"NCCL", b"Using", b"Assigned", b"comm", b"Connected", b"Init"}
 LINE_PARSERS: dict[bytes, Callable[[LogParser, Rank, bytes], object]] = {
-    b"NCCL": LogParser._parse_version,
-    b"RCCL": LogParser._parse_version,
+    **dict.fromkeys((b"NCCL", b"RCCL"), LogParser._parse_version),
     b"Bootstrap": LogParser._parse_bootstrap,
     b"NET": LogParser._parse_old_interface,  # of 2.3
     b"NET/IB": LogParser._parse_ib,
     b"NET/Socket": LogParser._parse_socket,
-    b"Using": LogParser._parse_network,
-    b"Assigned": LogParser._parse_network,
-    b"comm": LogParser._parse_init,
-    b"rank": LogParser._parse_init,
+    **dict.fromkeys((b"Using", b"Assigned"), LogParser._parse_network),
+    **dict.fromkeys((b"comm", b"rank"), LogParser._parse_init),
     b"Connected": LogParser._parse_connected,
     b"NVLS": LogParser._parse_nvls,
     b"Init": LogParser._parse_timings,

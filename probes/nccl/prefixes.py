@@ -85,7 +85,7 @@ def find_place(prefix: bytes) -> Place:
     """Find who wrote a line by its prefix; of two prefixes of one form the inner one counts."""
     text = strip_times(prefix).decode("ascii", "replace").lstrip()
     found: dict[str, str] = {}
-    for form in read_forms().form:
+    for form in read_forms().form if text else ():
         for match in form.pattern.finditer(text):
             parts = {part: name for part, name in match.groupdict().items() if name}
             found |= parts | ({"task": f"{form.label} {match['task']}"} if form.label else {})
@@ -133,7 +133,7 @@ def join_wrapped(chunk: bytes) -> bytes:
 
 def _goes_on(piece: bytes, line: bytes, width: int) -> bool:
     """Return whether a line may be the rest of the one before it: its first word had no room."""
-    word = line.split(None, 1)[:1]
+    word = line.lstrip(b"> ").split(None, 1)[:1]
     fits = not word or len(piece) + 1 + len(word[0]) <= width
     return not (fits or _compiled("begin").match(line) or RULE.search(piece))
 

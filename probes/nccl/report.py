@@ -240,14 +240,13 @@ def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) ->
     yield from _incomplete(log, silent="INIT-HANG" not in codes)  # which tells of silent ranks
     explained = any(code.startswith(STARTS) for code in codes)  # why the job stopped
     stuck = any(rank.stuck for rank in log.job_ranks)
-    if stuck and not explained:
-        yield from _list_exceptions(log)
-    yield from doubts
+    ends = [*_list_exceptions(log)] if stuck and not explained else []
+    yield from (*ends, *doubts)
     yield from _unknown(log, findings)
     yield from _missing(log)
     yield from detect_transport.staged_sends(log)
     why = detect_init.why_no_hang(log) or detect_init.ends_early(log)
-    if why and stuck and not (log.partial or explained):
+    if why and stuck and not (log.partial or explained or ends):
         yield say("no_hang", why=why, collect=detect_init.what_to_collect(log))
     if not explained:
         yield from _unconnected(log, counts)
@@ -326,7 +325,9 @@ def _unconnected(log: Log, counts: dict[str, int]) -> Iterator[str]:
     if log.external_edges or done or (one_host and counts["intra"]):
         return
     none, later = "the log shows no connection between", ""
-    if log.connects_at_runtime(NO_RANK) and not any(map(log.hits.get, calls.uncertain_kinds())):
+    started = any(rank.initialised for rank in log.ranks.values())
+    warned = any(map(log.hits.get, calls.uncertain_kinds()))
+    if started and log.connects_at_runtime(NO_RANK) and not warned:
         later = say("at_runtime")
     one = ": run one collective" if log.single_host else ""
     yield f"{none} ranks{one}" if one_host else f"{none} hosts{later}"

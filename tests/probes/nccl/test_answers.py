@@ -81,6 +81,23 @@ def test_a_hang_shows_no_advice_to_log_more(tmp_path: Path) -> None:
     assert "NCCL_DEBUG" not in named.remedy
 
 
+@pytest.mark.parametrize(
+    ("prefix", "name"),
+    [
+        ("[rank2]: ", "rank 2"),
+        ("[1,2]<stdout>:", "rank 2"),
+        ("2: ", "task 2"),
+        ("", "process 1002"),
+    ],
+)
+def test_who_hangs_is_named_as_its_launcher_does(tmp_path: Path, prefix: str, name: str) -> None:
+    job = Job(last="graph", stops={2: "net-init"})
+    tagged = "".join(f"{prefix}{line}\n" for line in job.of(2).splitlines())
+    found = told(tmp_path, *(tagged if rank == 2 else job.of(rank) for rank in job.ranks))
+    (named,) = found.findings
+    assert (named.code, named.suspects) == ("INIT-HANG", [f"{name} on node1"])
+
+
 def test_ranks_that_no_line_names_are_not_counted_as_none(tmp_path: Path) -> None:
     header = "".join(
         f"#  Rank  {n} Group  0 Pid  478{n} on  n{n} device  0 [0x1a] NVIDIA H100\n" for n in (0, 1)

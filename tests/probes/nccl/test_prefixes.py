@@ -8,6 +8,7 @@ import pytest
 
 from probes.nccl.prefixes import PlaceForm, find_place, join_wrapped, read_forms, strip_times
 from tests.probes.nccl.pasted.wraps import broken, mailed
+from tests.recordings.generate.nccl_logs import VERSIONS, Job
 
 TIMES = [
     "2024-05-01T10:00:00.123456789Z ",
@@ -88,3 +89,12 @@ def test_joining_takes_linear_time(line: str) -> None:
     begun = time.process_time()
     assert join_wrapped(text).count(b"\n") == text.count(b"\n")
     assert time.process_time() - begun < 3  # of the processor: a tenth of it is usual
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("width", [80, 120, 400])
+def test_ranks_own_logs_are_never_joined(version: str, width: int) -> None:
+    """FABRIC reads such: each line has NCCL's own prefix, so none is the rest of another."""
+    warned = Job(version, warn={1: ["transport/net.cc:1 Something new"]})
+    text = "".join(f"{line[:width]}\n" for line in warned.text().splitlines()).encode()
+    assert join_wrapped(text) == text

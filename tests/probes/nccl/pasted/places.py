@@ -75,7 +75,19 @@ PLACES = {
         "10:00:00 is no host with process and thread",
         "NCCL-ERROR: the job: a GPU has no free memory",
     ),
+    "a text without NCCL's prefix": Case(
+        "[rank3]: socketStartConnect: Connect to 10.0.0.2<4000> failed : Connection refused\n",
+        {"INIT-BOOTSTRAP"},
+        "torchrun's prefix stands in its place",
+        "rank 3: cannot connect to 10.0.0.2 by TCP (refused)",
+    ),
     # Near misses.
+    "a sentence behind a prefix": Case(
+        "[rank3]: I saw socketStartConnect: Connect to 10.0.0.2<4000> failed : Connection refused\n",
+        set(),
+        "the text is no line of its own",
+        "expected lines such as",
+    ),
     "a host whose name is a number": Case(
         f"10:4001:4061 [0] NCCL WARN {FULL}\n",
         {"NCCL-ERROR"},
