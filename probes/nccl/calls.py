@@ -21,7 +21,7 @@ from pydantic import AfterValidator
 from probes.findings import MAX_NAMES, finding, join_names
 from probes.nccl.job import MatchedMessage, Rank
 from probes.nccl.log import Log
-from probes.nccl.patterns import read_phrases
+from probes.nccl.patterns import read_kinds, read_phrases
 from probes.nccl.rows import Reported
 from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
 from reports.record import Finding
@@ -56,14 +56,13 @@ class Causes(ClosedTable):
 
 
 class Remedies(ClosedTable):
-    """The file: `texts` by name, `errors` by the kind of their phrase, `phases` by that of a start.
+    """The file: `texts` by name, and `phases` by that of a start.
 
     `results` has the meanings of ncclResult_t.
     """
 
     shared: dict[str, str]
     texts: dict[str, str]
-    errors: dict[str, str]
     results: dict[str, str]
     phases: dict[str, str]
     causes: Causes
@@ -80,6 +79,11 @@ def read_remedies() -> Remedies:
 def say(name: str, **parts: object) -> str:
     """Fill parts into one of the texts."""
     return read_remedies().texts[name].format(**parts)
+
+
+def advise(kind: str) -> str:
+    """Return the remedy of a kind of phrase; empty where that of its code fits."""
+    return read_kinds()[kind].advice if kind in read_kinds() else ""
 
 
 def find_cause(causes: list[ErrorCause], text: str) -> ErrorCause:
@@ -201,8 +205,7 @@ def other_errors(log: Log) -> Iterator[Finding]:
     if traces or log.reported("report") or follow_ups:
         for kind, problem in uncertain_kinds().items():
             if hits := log.hits[kind]:
-                remedy = read_remedies().errors.get(kind, "")
-                return message_findings("NCCL-ERROR", problem, hits, remedy)
+                return message_findings("NCCL-ERROR", problem, hits, advise(kind))
     if hits := log.hits["last-error"]:
         return message_findings("NCCL-ERROR", UNKNOWN, hits)
     if follow_ups:
@@ -299,10 +302,9 @@ def torch_errors(log: Log) -> Iterator[Finding]:
         message += f" (last error: {hit.detail})"
     numbers = re.findall(r"\d+", " ".join(one.groups["behind"] for one in behind))
     suspects = [f"rank {number}" for number in dict.fromkeys(numbers)]
-    errors = read_remedies().errors
     endless = [one for one in reports if one.row.role in ENDLESS]
     failed = (one.row for one in reports if one.row.role not in ENDLESS)
-    advised = (row.advice or errors.get(row.kind, "") for row in failed)
+    advised = (row.advice or advise(row.kind) for row in failed)
     remedy = next(filter(None, advised), "")
     if compared := compare_calls(log.reported("work"), log.world_size):
         message = f"{compared.statement}; {message}"

@@ -26,12 +26,12 @@ def init_errors(log: Log) -> Iterator[Finding]:
     specific = [hit for kind in ("shm-cuda", "shm-denied", "shm-attach") for hit in log.hits[kind]]
     explained = {hit.rank.writer for hit in specific}
     for kind, (code, problem) in read_plain_errors().items():
-        hits, remedy = log.hits[kind], calls.read_remedies().errors.get(kind, "")
+        hits = log.hits[kind]
         if kind == "shm":
             hits = [hit for hit in hits if hit.rank.writer not in explained]
         if kind == "cuda":
             hits = [hit for hit in hits if not calls.is_at_end(log, hit)]
-        yield from message_findings(code, problem, hits, remedy)
+        yield from message_findings(code, problem, hits, calls.advise(kind))
 
 
 def qp_errors(log: Log) -> Iterator[Finding]:

@@ -26,8 +26,9 @@ class Phrase(ClosedTable):
     The first row of a kind has the keys of the kind. With `code` and `problem` a line of it alone
     shows a fault: the code of the finding, and what is wrong with the host that wrote it. With
     `problem` alone it is one if a call of NCCL failed after it. `over` has less special kinds that
-    do not count in the same line, and `note` the text for a fact that is no fault. No rank is
-    blamed for waiting where the kind `blocks`.
+    do not count in the same line, and `note` the text for a fact that is no fault. `advice` is the
+    remedy where that of the code does not fit. No rank is blamed for waiting where the kind
+    `blocks`.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class Phrase(ClosedTable):
     problem: str = ""
     over: list[str] = []
     note: str = ""
+    advice: str = ""
     blocks: bool = False
 
 

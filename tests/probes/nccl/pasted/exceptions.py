@@ -39,6 +39,13 @@ EXCEPTIONS = {
         "the text of what()",
         "the last exception is `what():  std::bad_alloc`",
     ),
+    "that Ray hands on": Case(
+        "ray.exceptions.RayTaskError(ValueError): ray::RankActor.train() (pid=123, ip=10.0.0.1)\n"
+        + TRACE.format("", SHAPE),
+        set(),
+        "Ray's own exception only wraps it",
+        f"the last exception is `{SHAPE}`. Correct this first",
+    ),
     "without a message": Case(
         TRACE.format("2024-05-01 10:00:00,123 ", "AssertionError"),
         set(),
