@@ -37,7 +37,7 @@ EXCEPTIONS = {
         "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n",
         set(),
         "the text of what()",
-        "the last exception is `what():  std::bad_alloc`",
+        "the last exception is `what(): std::bad_alloc`",
     ),
     "that Ray hands on": Case(
         "ray.exceptions.RayTaskError(ValueError): ray::RankActor.train() (pid=123, ip=10.0.0.1)\n"
