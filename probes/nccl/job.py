@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from probes.nccl.lines import LogWriter
-from probes.nccl.prefixes import NOWHERE, Place
+from probes.nccl.prefixes import NOWHERE, Origin
 
 # Networks that carry data by RDMA (or its equal); Socket is TCP; any other proves nothing.
 RDMA_NETWORKS = re.compile(
@@ -334,7 +334,7 @@ class MatchedMessage:
     detail: str
     line: str
     warned: bool = True  # a warning of NCCL, or an error that others report
-    place: Place = NOWHERE  # by what launchers put before the line
+    place: Origin = NOWHERE  # by what launchers put before the line
 
     @property
     def host(self) -> Host:

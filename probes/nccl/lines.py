@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from probes.nccl.patterns import SKIPPED_WORDS
-from probes.nccl.prefixes import ANSI, MAX_BYTES, Place, find_place, join_wrapped, strip_times
+from probes.nccl.prefixes import ANSI, MAX_BYTES, Origin, find_place, join_wrapped, strip_times
 from probes.nccl.rows import OtherLines, RowReader
 
 CHUNK = 4 << 20  # bytes read at once: many lines, and little memory
@@ -126,7 +126,7 @@ class LogLines:
         return match[1] if match else b""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Origin:
         """Who wrote the last line, by what stands before it."""
         prefix = self._prefix[-MAX_BYTES:]
         own = LINE_PREFIX.search(prefix)

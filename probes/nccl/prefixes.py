@@ -21,7 +21,7 @@ MAX_BYTES = 2048  # of a prefix that are examined
 ANSI = re.compile(rb"\x1b\[[0-9;]{0,16}[A-Za-z]")
 
 
-class Place(NamedTuple):
+class Origin(NamedTuple):
     """Who wrote a line, by what stands before its text; a part is empty if nothing names it."""
 
     rank: str = ""  # of the job, as torch's own logger and torchrun give it
@@ -41,11 +41,11 @@ class Place(NamedTuple):
         return " on ".join(filter(None, (self.who, self.host)))
 
 
-NOWHERE = Place()
+NOWHERE = Origin()
 
 
 class PlaceForm(ClosedTable):
-    """One form of a prefix: its groups are parts of a Place, and `label` is what `task` counts.
+    """One form of a prefix: its groups are parts of an Origin, and `label` is what `task` counts.
 
     `example` is such a prefix, and `place` is what it names.
     """
@@ -58,7 +58,7 @@ class PlaceForm(ClosedTable):
 
 
 class LineForms(ClosedTable):
-    """The file: of two forms that name one part of a Place, the later one counts.
+    """The file: of two forms that name one part of an Origin, the later one counts.
 
     `time` are points in time, `begin` is how a line of its own begins, and `complete` how a text of
     NCCL ends that has nothing after it.
@@ -81,7 +81,7 @@ def _compiled(name: str) -> re.Pattern[bytes]:
     return re.compile(f"(?:{'|'.join(getattr(read_forms(), name))})".encode())
 
 
-def find_place(prefix: bytes) -> Place:
+def find_place(prefix: bytes) -> Origin:
     """Find who wrote a line by its prefix; of two prefixes of one form the inner one counts."""
     text = strip_times(prefix).decode("ascii", "replace").lstrip()
     found: dict[str, str] = {}
@@ -89,7 +89,7 @@ def find_place(prefix: bytes) -> Place:
         for match in form.pattern.finditer(text):
             parts = {part: name for part, name in match.groupdict().items() if name}
             found |= parts | ({"task": f"{form.label} {match['task']}"} if form.label else {})
-    return Place(**found)
+    return Origin(**found)
 
 
 def strip_times(prefix: bytes) -> bytes:

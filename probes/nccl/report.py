@@ -24,6 +24,8 @@ SCHEMA = 1  # of to_json: increased when a key is renamed or removed
 STARTS = ("INIT-", "NCCL-", "LAUNCH-")
 # What follows from other findings: they come first.
 SYMPTOMS = ("FAB-TCP", "FAB-MIXED", "INIT-SLOW")
+# Reasons that only say that lines are missing: notes tell more.
+VAGUE = ("the number of ranks ", "the log ", "this log ")
 EXIT_ACCEPTED, EXIT_WRONG, EXIT_UNPROVEN = 0, 1, 20
 
 
@@ -84,11 +86,10 @@ class NcclReport:
             lines += _wrap(f"remedy: {finding.remedy}", width, "  ")
             lines += [*(f"  {one_line(line)}" for line in finding.evidence), ""]
         notes = [f"note: {one}" for one in self.notes]
-        first, *rest = [f"not proven: {one}" for one in self.unproven] or ["no fault found"]
+        rest = [f"not proven: {one}" for one in self.unproven]
         if not self.findings:
-            lines += [*_wrap(first, width), ""]
-        elif self.unproven:
-            rest = [first, *rest]
+            lead = notes if notes and self.unproven and self.unproven[0].startswith(VAGUE) else rest
+            lines += [*_wrap(lead.pop(0) if lead else "no fault found", width), ""]
         ends = (line for one in (*notes, *rest) for line in ("", *_wrap(one, width)))
         return "\n".join([*lines, *self._list_facts(), *ends])
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from probes.nccl.prefixes import Place, find_place
+from probes.nccl.prefixes import Origin, find_place
 from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
 
 FILE = Path(__file__).with_name("rows.toml")
@@ -79,7 +79,7 @@ class Reported(NamedTuple):
     line: str
     text: str
     groups: Mapping[str, str]
-    place: Place
+    place: Origin
 
     @property
     def rank(self) -> str:
@@ -193,7 +193,9 @@ def _quote(one: Reported) -> str:
 def _reported(row: LineRow, line: str, window: bytes, match: re.Match[bytes]) -> Reported:
     groups = {name: text.decode("utf-8", "replace") for name, text in match.groupdict(b"").items()}
     text = groups.get("text") or match[0][:MAX_QUOTED].decode("utf-8", "replace")
-    at = match.start("text") if groups.get("text") else match.start()
+    # These patterns begin with the line: what stands before their text is in the match.
+    inner = row.role in ("exception", "nccl") and groups.get("text")
+    at = match.start("text") if inner else match.start()
     place = find_place(window[:at].rpartition(b"\n")[2])
     return Reported(row, line, text.strip(), groups, place)
 

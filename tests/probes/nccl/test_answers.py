@@ -43,6 +43,14 @@ def test_the_first_doubt_is_what_was_reported(tmp_path: Path) -> None:
     assert text.index("Something new") < text.index("lines of 1 of 4 ranks")
 
 
+def test_a_warning_comes_before_what_the_piece_lacks(tmp_path: Path) -> None:
+    piece = info(*BEGIN, start(0, 4))
+    device = warn("transport/net_ib.cc:9 NET/IB : Unable to open device mlx5_9")
+    text = told(tmp_path, piece + device).text(1000)
+    assert text.startswith("note: nccl.log:5: transport/net_ib.cc NET/IB : Unable to open device")
+    assert told(tmp_path, piece).text(1000).startswith("not proven: the log has lines of 1 of 4")
+
+
 @pytest.mark.parametrize(
     ("first", "advised"), [("", True), (info(*BEGIN), False)], ids=["no line of NCCL", "some"]
 )

@@ -74,10 +74,8 @@ def test_a_piece_says_what_it_can_show(name: str, tmp_path: Path) -> None:
     text = found.text(1000)
     assert case.says in text, case.why
     doubt = "".join(found.unproven[:1])
-    ways = [one.code for one in found.findings] or [
-        f"not proven: {doubt}",
-        doubt or "no fault found",
-    ]
+    ways = [one.code for one in found.findings]
+    ways = ways or ["note: ", f"not proven: {doubt}", doubt or "no fault found"]
     assert " ".join(text.split()).startswith(tuple(" ".join(way.split()) for way in ways))
     assert not re.search(r"(?:^|\D)0 (?:ranks|of)\b", text), "a count that says nothing"
     assert not case.transport or found.transport == case.transport, case.why

@@ -126,6 +126,12 @@ PLACES = {
         "as above",
         "expected lines such as",
     ),
+    "a library before the text": Case(
+        "mlx5: node3: got completion with error:\n",
+        {"INIT-QP"},
+        "libmlx5 names the host, and is none",
+        "INIT-QP [node3]: the job: an RDMA connection of node3 broke",
+    ),
     "an error code before the text": Case(
         f"ERROR: {ASSERTION}",
         {"NCCL-ERROR"},
