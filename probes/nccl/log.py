@@ -55,14 +55,13 @@ class Log:
         host_edges.count_edges(self.ranks.values(), self.location_of)
         for one in self.reported("nccl")[:MAX_KEPT]:
             rank = self._find_rank(one.groups.get("pid", ""))
-            hit = MatchedMessage(rank, one.sentence, one.line, place=one.place)
-            self.hits[one.row.kind].append(hit)
+            hits = self.hits[one.row.kind]
+            hits.append(MatchedMessage(rank, one.sentence, one.line, True, one.place))
         for one in self.reported("quote"):
             text = self.files[0].clean(one.text.encode())
             for kind in find_kinds(text) or ["last-error"]:
                 detail = f"{to_text(text[:300])}{one.sentence}"
-                hit = MatchedMessage(NO_RANK, detail, one.line, place=one.place)
-                self.hits[kind].append(hit)
+                self.hits[kind].append(MatchedMessage(NO_RANK, detail, one.line, True, one.place))
         self.edge_counts, self.silent_ranks = dict(host_edges.counts), host_edges.silent_ranks
         self._name_sockets()
         self._judge_gdr()
