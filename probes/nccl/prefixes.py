@@ -102,13 +102,15 @@ TERMINALS = (80, 120)
 MAILS = (*range(64, 81), *range(108, 121))
 SAMPLE = 200  # lines looked at first: a log that is not wrapped has a longer one among them
 MAX_PIECES = 40  # of one line
+SHORT = 16  # bytes of a line on average: a log that is wrapped has more, and lines take memory
 HEADS = (b"NCCL ", b"rror", b"atchdog", b"gloo", b"c10d")  # one of them is in what is joined
 RULE = re.compile(rb"([^\w\s])\1{3}$")  # a row of `=====`
 
 
 def join_wrapped(chunk: bytes) -> bytes:
     """Join lines that a terminal or a mail broke; the newlines follow, so that numbers hold."""
-    if max(map(len, chunk.split(b"\n", SAMPLE)[:SAMPLE])) > TERMINALS[-1] + 1:
+    sample = chunk[: SAMPLE * TERMINALS[-1]].split(b"\n")[:SAMPLE]
+    if max(map(len, sample)) > TERMINALS[-1] + 1 or chunk.count(b"\n") > len(chunk) // SHORT:
         return chunk
     lines = chunk.replace(b"\r\n", b"\n").split(b"\n")
     width = max(map(len, lines))
