@@ -47,16 +47,8 @@ def _check_last(causes: list[ErrorCause]) -> list[ErrorCause]:
 ErrorCauses = Annotated[list[ErrorCause], AfterValidator(_check_last)]
 
 
-class Causes(ClosedTable):
-    """Causes of each event, in the order in which they are searched."""
-
-    qp_setup: ErrorCauses
-    qp_break: ErrorCauses
-    connect: ErrorCauses
-
-
 class Remedies(ClosedTable):
-    """The file: `texts` by name, and `phases` by that of a start.
+    """The file: `texts` by name, `phases` by that of a start, and `causes` by that of an event.
 
     `results` has the meanings of ncclResult_t.
     """
@@ -65,7 +57,7 @@ class Remedies(ClosedTable):
     texts: dict[str, str]
     results: dict[str, str]
     phases: dict[str, str]
-    causes: Causes
+    causes: dict[str, ErrorCauses]
 
 
 @cache

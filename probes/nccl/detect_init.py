@@ -40,8 +40,8 @@ def qp_errors(log: Log) -> Iterator[Finding]:
     tries = [] if log.partial else [m for m in log.hits["qp-retrying"] if log.joined(m.rank).stuck]
     known = calls.read_remedies().causes
     for event, causes, hits in (
-        ("cannot be made", known.qp_setup, [*log.hits["qp"], *tries]),
-        ("broke", known.qp_break, log.hits["qp-broke"]),
+        ("cannot be made", known["qp_setup"], [*log.hits["qp"], *tries]),
+        ("broke", known["qp_break"], log.hits["qp-broke"]),
     ):
         by_cause: dict[calls.ErrorCause, list[MatchedMessage]] = defaultdict(list)
         for hit in hits:
@@ -74,7 +74,7 @@ def bootstrap_errors(log: Log) -> Iterator[Finding]:
     if not hits:
         return
     peers, hosts = calls.named_peers(log, hits), calls.hosts_of(hits)
-    cause = calls.find_cause(calls.read_remedies().causes.connect, hits[0].detail)
+    cause = calls.find_cause(calls.read_remedies().causes["connect"], hits[0].detail)
     problem = f"cannot connect to {join_names(peers) or 'a peer'} by TCP ({cause.reason})"
     remedy = cause.remedy
     if families := two_families(log):
@@ -147,8 +147,7 @@ def what_to_collect(log: Log) -> str:
     """Return what shows a hang, without what was done already."""
     if log.repeated:
         return say("repeated")
-    has_info = any(rank.has_beginning for rank in log.ranks.values())
-    return say("collect", level="" if has_info else "NCCL_DEBUG=INFO ")
+    return say("collect", level="" if log.has_info else "NCCL_DEBUG=INFO ")
 
 
 def why_no_hang(log: Log) -> str:

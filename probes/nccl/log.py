@@ -43,6 +43,7 @@ class Log:
         self.other_networks: dict[str, str] = {}  # name -> place
         self.hits: dict[str, list[MatchedMessage]] = defaultdict(list)
         self.saw_network = False  # some line is about networks
+        self.has_info = False  # some line is no warning
         self.unread_files: list[str] = []  # one sentence for each file without usable lines
         self.read_failed = False  # a file could not be read to its end
         self.every_rank = False  # the caller knows that each rank's complete log is here

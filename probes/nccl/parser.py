@@ -96,6 +96,7 @@ class LogParser:
         if rank is None:
             return
         rank.last_line = self._lines.count
+        self.log.has_info |= kind == b"INFO"
         if text.startswith((b"Channel ", b"Ring ", b"CollNet ")):
             self._parse_edge(rank, text)
             return

@@ -62,6 +62,9 @@ def test_info_that_is_there_is_not_asked_for(tmp_path: Path) -> None:
     piece = told(tmp_path, Job("2.28.9", last="graph", stops={2: "topology"}).text()).text(1000)
     assert "NCCL_DEBUG_FILE" in piece
     assert "NCCL_DEBUG=INFO" not in piece
+    edge = told(tmp_path, info("Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM")).text(1000)
+    assert "NCCL_DEBUG_FILE" in edge
+    assert "NCCL_DEBUG=INFO" not in edge
     bare = warn("x.cc:9 Something new") + warn("x.cc:9 Something new", pid=77)
     assert "NCCL_DEBUG=INFO" in told(tmp_path, bare).text(1000)
 

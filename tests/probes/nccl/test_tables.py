@@ -111,11 +111,12 @@ def test_a_code_stands_in_the_first_row_of_its_kind_with_its_problem() -> None:
 def test_shared_texts_are_filled_in() -> None:
     known = read_remedies()
     assert known.phases["topo"].startswith(known.shared["driver"])
-    causes = [one for _, event in known.causes for one in event]
+    causes = [one for event in known.causes.values() for one in event]
     texts = [*known.phases.values(), *(one.remedy for one in causes)]
     assert [text for text in texts if "{" in text] == []
 
 
 def test_a_text_that_fits_no_cause_has_the_last_one() -> None:
-    for _, causes in read_remedies().causes:
+    assert read_remedies().causes.keys() == {"qp_setup", "qp_break", "connect"}
+    for causes in read_remedies().causes.values():
         assert find_cause(causes, "nothing that is known") is causes[-1]
