@@ -164,8 +164,8 @@ class RowReader:
             number += chunk.count(b"\n", counted, start)
             counted = start
             if row.role in ("exception", "hint"):
-                one, key = _reported(row, self.place(number), window, match), (self.file, row.role)
-                self.asides[key] = [*self.asides.get(key, [])[:1], one]
+                asides = self.asides.setdefault((self.file, row.role), [])
+                asides[1:] = [_reported(row, self.place(number), window, match)]
                 continue
             self.count += 1
             self._counts[place] += 1
