@@ -101,6 +101,7 @@ def strip_times(prefix: bytes) -> bytes:
 TERMINALS = (80, 120)
 MAILS = (*range(64, 81), *range(108, 121))
 SAMPLE = 200  # lines looked at first: a log that is not wrapped has a longer one among them
+MOST = 0.9  # of the lines that go on are as long as the terminal is wide, if one broke them
 MAX_PIECES = 40  # of one line
 SHORT = 16  # bytes of a line on average: a log that is wrapped has more, and lines take memory
 HEADS = (b"NCCL ", b"rror", b"atchdog", b"gloo", b"c10d")  # one of them is in what is joined
@@ -117,7 +118,7 @@ def join_wrapped(chunk: bytes) -> bytes:
     if width not in MAILS:
         return chunk
     cuts = [len(a) for a, b in pairwise(lines) if _goes_on(a, b, width)]
-    hard = width in TERMINALS and 2 * sum(size >= width - 1 for size in cuts) >= len(cuts)
+    hard = width in TERMINALS and sum(size >= width - 1 for size in cuts) >= MOST * len(cuts)
     joined, pieces, piece = [b""], 0, b""  # the first is no line
     for line in lines:
         cut = len(piece) >= width - 1 if hard else _is_mailed(joined[-1], line)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from probes.nccl.prefixes import PlaceForm, find_place, join_wrapped, read_forms, strip_times
 from tests.probes.nccl.pasted.wraps import broken, mailed
-from tests.recordings.generate.nccl_logs import VERSIONS, Job
+from tests.recordings.generate.nccl_logs import VERSIONS, Job, faulty
+from tests.support.nccl_report import codes, told
 
 TIMES = [
     "2024-05-01T10:00:00.123456789Z ",
@@ -98,3 +100,13 @@ def test_ranks_own_logs_are_never_joined(version: str, width: int) -> None:
     warned = Job(version, warn={1: ["transport/net.cc:1 Something new"]})
     text = "".join(f"{line[:width]}\n" for line in warned.text().splitlines()).encode()
     assert join_wrapped(text) == text
+
+
+@pytest.mark.parametrize("code", ["sound", *faulty(VERSIONS[3])])
+def test_a_log_that_is_wrapped_says_the_same(tmp_path: Path, code: str) -> None:
+    text = {"sound": Job(VERSIONS[3]), **faulty(VERSIONS[3])}[code].text()
+    whole = told(tmp_path, text)
+    for wrapped in (broken(text, 80), broken(text, 120), mailed(text, 72), mailed(text, 120)):
+        found = told(tmp_path, wrapped)
+        assert (codes(found), found.exit_code) == (codes(whole), whole.exit_code)
+        assert (found.transport, found.edges) == (whole.transport, whole.edges)
