@@ -47,6 +47,8 @@ LINE_PREFIX = re.compile(
     rb"(?:(?:[\w./\-]+:\d+|\([^()]{0,200}\)) ){0,2}$"
 )
 SOURCE_FILE = re.compile(rb"(?<![\w./\-])([\w./\-]+):\d+ (?:\([^()]{0,200}\) )?$")
+# A log collector may put it right before the host's name.
+GLUED_TIME = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]{5,24}(?:Z|[+\-]\d\d:\d\d)")
 MPI_TAIL = re.compile(rb"\[\d+,\d+\]<std(?:out|err)>:.*$")  # another rank's line begins there
 MARKUP = ((b"&gt;", b">"), (b"&lt;", b"<"), (b"&amp;", b"&"))  # of pasted web pages
 BORDERS = " \t\r│|".encode()  # k9s draws a line at both sides
@@ -268,8 +270,10 @@ class LogLines:
         """Return the writer of a line with this prefix; cached, as a log has few prefixes."""
         if (cached := self._writers.get(prefix)) is not None:
             return cached
-        text = strip_times(prefix)
+        text = GLUED_TIME.sub(b" ", ANSI.sub(b"", prefix[-MAX_BYTES:]))
         match = LINE_PREFIX.search(text)
+        if match and (match["host"] or b"").isdigit():  # `10:00:00` is no host
+            match = LINE_PREFIX.search(strip_times(prefix))
         device = re.search(rb"\[(\d+)\] $", text)  # pasted text without host and pid
         writer = NO_WRITER if not device else LogWriter("", 0, device[1].decode()[:MAX_PREFIX])
         if match:

@@ -100,7 +100,7 @@ def strip_times(prefix: bytes) -> bytes:
 # Columns where a terminal breaks a line, within a word.  A mail breaks it at a blank before.
 TERMINALS = (80, 120)
 MAILS = (*range(64, 81), *range(108, 121))
-SAMPLE = 200  # lines looked at first: a log that is not wrapped has a longer one among them
+SAMPLE = 200  # lines looked at first: a wrapped log has no longer one among them, but joints
 MOST = 0.9  # of the lines that go on are as long as the terminal is wide, if one broke them
 MAX_PIECES = 40  # of one line
 SHORT = 16  # bytes of a line on average: a log that is wrapped has more, and lines take memory
@@ -115,9 +115,9 @@ def join_wrapped(chunk: bytes) -> bytes:
         return chunk
     lines = chunk.replace(b"\r\n", b"\n").split(b"\n")
     width = max(map(len, lines))
-    if width not in MAILS:
+    cuts = [len(a) for a, b in pairwise(lines[:SAMPLE]) if _goes_on(a, b, width)]
+    if width not in MAILS or not cuts:
         return chunk
-    cuts = [len(a) for a, b in pairwise(lines) if _goes_on(a, b, width)]
     hard = width in TERMINALS and sum(size >= width - 1 for size in cuts) >= MOST * len(cuts)
     joined, pieces, piece = [b""], 0, b""  # the first is no line
     for line in lines:
