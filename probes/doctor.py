@@ -13,12 +13,14 @@ from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 
+from probes.check.judging import is_alone
 from probes.check.registry import CRITERIA, run_order
-from probes.cluster.cluster import ROOT, Cluster
+from probes.cluster.cluster import ROOT, Cluster, gpu_models, refuse_amd
 from probes.cluster.dashboard import request_dashboard
 from probes.cluster.node_facts import OWN_HOST, Facts, software_differences, software_versions
 from probes.cluster.room import busy_accelerators
 from probes.cluster.shared_folder import find_folder_problem
+from probes.contract.contract import NOT_ACCEPTED, Contract, find_gaps
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
 from probes.launch.shell import describe_typist, why_no_other_user, why_not_typed
@@ -131,7 +133,11 @@ DASHBOARD_SECONDS = 5
 
 
 def ask_cluster(cluster: Cluster, terms: ClusterTerms) -> Iterator[Answer]:
-    """Answer each question; short tasks run on each node, and take no accelerator."""
+    """Answer each question; short tasks run on each node, and take no accelerator.
+
+    Raises ClusterUnreachable where the GPUs are none that a run can test.
+    """
+    refuse_amd(cluster)
     yield ask_nodes(cluster, terms)
     yield ask_silence(cluster)
     yield ask_software(cluster)
@@ -142,6 +148,13 @@ def ask_cluster(cluster: Cluster, terms: ClusterTerms) -> Iterator[Answer]:
     if terms.fabric == "rdma":
         yield ask_rdma(cluster)
     yield ask_shared(cluster, terms)
+
+
+def ask_contract(contract: Contract, nodes: int | None, cluster: Cluster) -> Iterator[Answer]:
+    """Name each term that the contract lacks, without which no run is accepted."""
+    if not cluster.rehearsal:
+        for criteria, text in find_gaps(contract, gpu_models(cluster.facts), nodes):
+            yield Answer("terms", f"{NOT_ACCEPTED}: {text}", UNPROVEN, criteria)
 
 
 def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
@@ -164,7 +177,7 @@ def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
         text = f"{found}; {terms.gpus_per_node} per node were ordered, but {join_names(short)}"
         do = "Check `nvidia-smi -L` on these nodes, or correct `gpus_per_node` in the contract"
         return Answer("nodes", text, FAIL, ("HOSTS",), do)
-    if count < 2:
+    if count < 2 and not (is_alone(cluster, terms) and size > 1):
         lacking = tuple(
             id for id, row in CRITERIA.items() if count < row.least_nodes or size < row.least_gpus
         )

@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from reports import record as records
-from reports.measurement import Measurement, Verdict
+from reports.measurement import Measurement, Verdict, title_of
 from reports.numbers import number, quantity
 from reports.orders import run_argument
 from reports.record import TIERS, Criterion, Finding, ProbeResult, RunRecord, Severity
@@ -48,7 +48,8 @@ class ReportRow:
     `key` is the measurement that stands for it. `sentence` says what it shows; `claim_end`
     continues it with what is proven, or with the limit. `problem` is the main sentence that keeps
     the criterion from PASS. `label` qualifies the verdict (not provable here, not required,
-    waived). `uncontrolled` lists (measure, reason) for the measures that no control turned red.
+    waived, not tested). `not_tested` has a sentence for each thing that was agreed not to be
+    tested. `uncontrolled` lists (measure, reason) for the measures that no control turned red.
     `regressions` are measures that are worse than in the baseline run, or cannot be compared.
     """
 
@@ -60,6 +61,7 @@ class ReportRow:
     claim_end: str
     problem: str
     label: str
+    not_tested: list[str]
     uncontrolled: list[tuple[str, str]]
     regressions: list[Regression]
 
@@ -354,7 +356,7 @@ def _report_row(
     verdict = record.verdict(criterion.id)
     if criterion.not_provable and verdict.accepted:
         verdict = Verdict.UNPROVEN  # this cluster cannot prove the criterion
-    reason = criterion.not_provable
+    reason, not_tested = criterion.not_provable, [*_not_tested(criterion, record)]
     why = f"not provable here: {reason}" if reason else "the contract does not require it"
     notes = [note for id, note in waiver_notes if id == criterion.id]
     results = record.results_of(criterion.id)
@@ -381,10 +383,21 @@ def _report_row(
         sentence=sentence,
         claim_end="" if is_other else claim_end(criterion, key, verdict),
         problem=problem,
-        label="; ".join(notes if criterion.required else [why, *notes]),
+        label="; ".join([*[why] * (not criterion.required), *notes, *not_tested]),
+        not_tested=not_tested,
         uncontrolled=records.uncontrolled_measures(results, owed),
         regressions=regressions,
     )
+
+
+def _not_tested(criterion: Criterion, record: RunRecord) -> Iterator[str]:
+    """Say what was agreed not to be tested, and was not: a value that was judged is a test."""
+    results = record.results_of(criterion.id)
+    judged = {m.name for result in results for m in result.measurements if m.judged}
+    yield from filter(None, [criterion.not_tested])
+    for name, reason in criterion.not_countable.items():
+        if name not in judged:
+            yield f"{title_of(name)} not tested, because nothing counts them: {reason}"
 
 
 def _only_informs(criterion: Criterion, results: list[ProbeResult], verdict: Verdict) -> bool:

@@ -12,7 +12,7 @@ from datetime import date
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from reports.measurement import Measurement, RecordModel, Verdict, about
 from reports.numbers import quantity
@@ -147,6 +147,16 @@ class Criterion(RecordModel):
         {}, "Sentence of a report for each measure that fails, by its name."
     )
     proven: str = about("", "End of the headline if the criterion is accepted.")
+    not_tested: str = about("", "What was not tested because one node was ordered.")
+    not_countable: dict[str, str] = about(
+        {}, "Measures that no device of the fabric counts, as agreed, with the reason."
+    )
+
+    @model_serializer(mode="wrap")
+    def _leave_out(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write the last two keys only where they say something: most records have neither."""
+        rare = ("not_tested", "not_countable")
+        return {key: value for key, value in write(self).items() if value or key not in rare}
 
     def template(self, m: Measurement) -> str:
         """Choose the sentence for a measurement: that of a headline, or of a failure; else ""."""

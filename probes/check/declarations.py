@@ -40,6 +40,7 @@ class Circumstances:
     agreed: frozenset[str] = frozenset()
     one_host: bool = False  # an embedded cluster: its raylets share a machine
     not_provable: frozenset[str] = frozenset()  # criteria: only their data is judged
+    not_countable: frozenset[str] = frozenset()  # measures that no device here counts, as agreed
     ip_fabric: bool = True  # False where RDMA is agreed and no port has an IP address
     ranks: int = 0  # of all nodes together
 
@@ -92,6 +93,18 @@ def ordered(*keys: str) -> When:
 ON_GPU = When(lambda here: here.on_gpu)
 NVML_THERE = When(lambda here: not here.emulated)
 SEVERAL_NODES = When(lambda here: here.nodes > 1)
+
+
+def one_node_ordered(terms: ClusterTerms, nodes: int, one_host: bool) -> bool:
+    """Return whether one node was ordered, and is there: what is between nodes is not owed then.
+
+    `local:1` is no such order: its ranks share a host's cores.
+    """
+    return nodes == 1 and not one_host and terms.nodes == 1
+
+
+# It names no term: a value is the same under another order, and what is owed is computed anew.
+ONE_NODE = When(lambda here: one_node_ordered(here.terms, here.nodes, here.one_host))
 THREE_NODES = When(lambda here: here.nodes > 2)
 # An embedded cluster has one host, with the limits of a shell, and shares it with other clusters.
 OWN_HOSTS = When(lambda here: not here.one_host)
@@ -124,11 +137,13 @@ class Check(Named):
     values are words.  `signed`: a value below zero can be true; elsewhere it is an error of
     measurement, and no value.  `of_data`: it counts wrong results, which no hardware excuses.  It
     is judged also where the rest of its row cannot be proven.  `doubted`: the probe
-    records a contradiction as no value with a note, so that it is UNPROVEN.
+    records a contradiction as no value with a note, so that it is UNPROVEN.  `may_lack_counter`:
+    some devices do not count it, and a contract may say so.
 
     `without_limit` is what happens if the contract has no limit for it: a derived limit, or none.
 
-    `when` is where it is owed; `only_agreed`: only where the contract has a limit for it.
+    `when` is where it is owed; `only_agreed`: only where the contract has a limit for it, or where
+    `demanded` holds.
     `not_owed` is why no run must record it.  `depends` are further keys of [cluster] that its value
     depends on.  `ordered_by` is the key whose value is its limit: `exactly`, `at least`, or one
     that `chosen` values are compared with in the run.  `no_control` is why no fault can be planted.
@@ -146,8 +161,10 @@ class Check(Named):
     signed: bool = False
     of_data: bool = False
     doubted: bool = False
+    may_lack_counter: bool = False
     when: When | None = None
     only_agreed: bool = False
+    demanded: When | None = None
     not_owed: str = ""
     depends: tuple[str, ...] = ()
     ordered_by: str = ""
@@ -294,6 +311,21 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class OnOneNode:
+    """What a criterion claims where one node was ordered, and what it then does not test.
+
+    An empty title, no headlines, and `proven` of None are those of its row.  `failing` replaces
+    sentences of it.
+    """
+
+    untested: str
+    title: str = ""
+    proven: str | None = None
+    headlines: Mapping[Check, str] = field(default_factory=dict)
+    failing: Mapping[Check, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class CriterionRow:
     """One row of the acceptance table: what it measures and must record, and what shows its faults.
 
@@ -312,7 +344,8 @@ class CriterionRow:
     proven: str = ""
     usual_s: Mapping[str, int] = field(default_factory=dict)
     depends: tuple[str, ...] = ()
-    least_nodes: int = 1  # of fewer it proves nothing
+    least_nodes: int = 1  # of fewer it proves nothing, unless one node was ordered
+    on_one_node: OnOneNode | None = None
     least_gpus: int = 1
     keeps_in_shared: bool = False  # it is UNPROVEN without the shared folder
     reports_lost_nodes: bool = False  # its probes go on without lost nodes
@@ -345,7 +378,9 @@ class CriterionRow:
     def describe_control(self, name: str) -> str:
         """Name the controls that must make a measure fail, or say why there is none."""
         caught = [control for control, measures in self.controls.items() if name in measures]
-        return "; ".join(caught) or f"none: {self.no_control.get(name, '')}"
+        why = self.no_control.get(name, "")
+        none = [f"{'otherwise ' * bool(caught)}none: {why}"] if why or not caught else []
+        return "; ".join([*caught, *none])
 
     def only_doubts(self, check: Check) -> bool:
         """Return whether no bad value of it is recorded, so that it is UNPROVEN and never fails."""
@@ -353,8 +388,10 @@ class CriterionRow:
 
     def owes_check(self, check: Check, here: Circumstances) -> bool:
         """Return whether a check is owed in these circumstances."""
-        is_possible = not check.only_agreed or f"{self.id}.{check}" in here.agreed
-        return is_possible and (check.when is None or check.when(here))
+        name, holds = f"{self.id}.{check}", check.when is None or check.when(here)
+        wanted = not check.only_agreed or name in here.agreed
+        wanted = wanted or (check.demanded is not None and check.demanded(here))
+        return holds and wanted and name not in here.not_countable
 
     def owes_control(self, control: ControlRow, here: Circumstances) -> bool:
         """Return whether a control is owed in these circumstances."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from probes.check.declarations import Check, Circumstances
+from probes.check.declarations import Check, Circumstances, one_node_ordered
 from probes.check.recorder import Recorder, Trial
 from probes.findings import finding, join_names
 from reports.numbers import Value
@@ -162,6 +162,11 @@ def condition_holds(check: Check, cluster: Cluster, terms: ClusterTerms) -> bool
     one_host = cluster.kind == "local"
     here = Circumstances("quick", terms, len(cluster.nodes), cluster.on_gpu, one_host=one_host)
     return check.when is None or check.when(here)
+
+
+def is_alone(cluster: Cluster, terms: ClusterTerms) -> bool:
+    """Return whether the cluster is the one node that was ordered."""
+    return one_node_ordered(terms, len(cluster.nodes), cluster.kind == "local")
 
 
 def plant_on(

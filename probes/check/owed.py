@@ -46,22 +46,29 @@ def owed_by(here: Circumstances) -> Iterator[OwedProbe]:
         if TIERS.index(duty.tier) <= TIERS.index(here.tier):
             owed = [check for check in duty.checks if row.owes_check(check, here)]
             measures = [check for check in owed if is_judged(row.id, check, here.not_provable)]
+            controls = [one for one in duty.controls if row.owes_control(one, here)]
+            planted = {check for control in controls for check in control.fails}
+            free = [one for one in measures if one.no_control and one not in planted]
             yield OwedProbe(
                 probe=f"probes/{duty.probe}",
                 criterion=duty.criterion,
                 tier=duty.tier,
                 measures=[*map(str, measures)],
-                controls=[one for one in duty.controls if row.owes_control(one, here)],
-                uncontrolled={str(one): one.no_control for one in measures if one.no_control},
+                controls=[*map(str, controls)],
+                uncontrolled={str(one): one.no_control for one in free},
             )
 
 
-def judged_names(tier: str, terms: ClusterTerms, agreed: frozenset[str]) -> set[str]:
-    """Return the measures, as SCALING.mfu, that a run of this tier may be judged by."""
-    shape = (tier, terms, MANY_NODES)
-    both = (Circumstances(*shape, gpu, agreed, ranks=2 * MANY_NODES) for gpu in (False, True))
-    probes = [probe for here in both for probe in owed_by(here)]
-    return {f"{probe.criterion}.{name}" for probe in probes for name in probe.measures}
+def judged_names(
+    tier: str, terms: ClusterTerms, agreed: frozenset[str], nodes: int = MANY_NODES
+) -> set[str]:
+    """Return the measures, as SCALING.mfu, that a run on so many nodes may be judged by."""
+    return {
+        f"{probe.criterion}.{name}"
+        for on_gpu in (False, True)
+        for probe in owed_by(Circumstances(tier, terms, nodes, on_gpu, agreed, ranks=2 * nodes))
+        for name in probe.measures
+    }
 
 
 def longer_tier(one: str, other: str) -> str:

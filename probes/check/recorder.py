@@ -136,6 +136,10 @@ class Recorder:
         if caught is False and self.row.required:  # what was not planted is told at the end
             self.say(item.headline)
 
+    def has_measured(self, name: str) -> bool:
+        """Return whether a measure was recorded at all."""
+        return any(one.name == name for one in self._recorded["measurement"])
+
     def explain(self, *findings: Finding | Iterable[Finding]) -> None:
         """Record findings; those without a reproduce command get the probe's."""
         for item in findings:
@@ -207,10 +211,6 @@ class Trial(Recorder):
     def findings(self) -> list[Finding]:
         """Findings so far."""
         return list(self._recorded["finding"])
-
-    def has_measured(self, name: str) -> bool:
-        """Return whether a measure was recorded at all."""
-        return any(one.name == name for one in self._recorded["measurement"])
 
     def worst(self, name: str) -> Measurement:
         """Return a measure's worst judged measurement; without a value if it was never measured."""

@@ -84,6 +84,7 @@ def _spread_cases(probes: Iterable[Probe], folder: str) -> Iterator[Probe]:
 def find_problems(row: CriterionRow, folder: Path) -> Iterator[str]:
     """Find what is not whole in the declarations of a criterion."""
     planted = {check for control in row.planted for check in control.fails}
+    everywhere = {check for control in row.planted for check in control.fails if not control.when}
     for control in row.planted:
         for check in control.fails:
             if check not in row.checks:
@@ -93,7 +94,7 @@ def find_problems(row: CriterionRow, folder: Path) -> Iterator[str]:
     for check in row.checks:
         if check not in planted and not check.no_control:
             yield f"check {check!r} has no control, and its no_control is empty"
-        if check in planted and check.no_control:
+        if check in everywhere and check.no_control:
             yield f"check {check!r} has a control, but also a no_control"
     owed = [check for check in row.checks if not check.not_owed]
     yield from _find_unowed("check", owed, (set(one.checks) for one in row.duties))

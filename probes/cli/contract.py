@@ -38,14 +38,18 @@ def contract() -> None:
 @click.option("--limits", "show_limits", is_flag=True, help="Show the limit of each measure.")
 def check(file: str, show_limits: bool) -> None:
     """Check that FILE (or the shipped contract of this name) is valid, and show its terms."""
-    from probes.check.owed import judged_names
-    from probes.contract.contract import load
+    from probes.check.owed import MANY_NODES, judged_names
+    from probes.contract.contract import NOT_ACCEPTED, load
+    from probes.contract.derived_limits import size_contract
     from probes.launch.guide import GuideError, list_typed
 
     with refuse_unusable(GuideError):
         loaded = load(file)
         typed = list(list_typed(loaded))
-    judged = judged_names(loaded.tier, loaded.cluster, loaded.limited_names)
+    nodes, gpus = loaded.cluster.nodes or 0, loaded.cluster.gpus_per_node or 0
+    loaded = size_contract(loaded, nodes if gpus else 0, nodes * gpus)
+    count = 1 if nodes == 1 else MANY_NODES
+    judged = judged_names(loaded.tier, loaded.cluster, loaded.limited_names, count)
     rows = list(_summary(loaded, judged))
     for word, text in (("contract", f"{loaded.name} @ {loaded.sha256[:8]}: {loaded.title}"), *rows):
         _show(text, f"{word:9} ")
@@ -55,6 +59,7 @@ def check(file: str, show_limits: bool) -> None:
         _show_limits(loaded, judged)
     open_count = sum(word == "UNPROVEN" for word, _ in rows)
     todo = f"{quantity(open_count, 'lines')} to complete (marked UNPROVEN above)"
+    todo += "" if loaded.rehearsal else f": until then, {NOT_ACCEPTED}"
     todo = todo if open_count else "nothing is missing"
     more = "" if show_limits else ". --limits shows the limit of each measure"
     _show(f"{file} is a valid contract: {todo}{more}.", "")
@@ -65,11 +70,11 @@ def _show_limits(loaded: Contract, judged: Collection[str]) -> None:
 
     for id, row in CRITERIA.items():
         reason = f"  (not required: {loaded.optional[id]})" if id in loaded.optional else ""
-        _show(f"{loaded.title_of(id)}{reason}", f"{id}  ")
+        _show(f"{loaded.title_of(id, loaded.cluster.nodes == 1)}{reason}", f"{id}  ")
         for name, measure in row.measures.items():
             limit, is_judged = loaded.limit(id, name), f"{id}.{name}" in judged
             text = _without_limit(measure, is_judged)
-            if limit:
+            if limit and (is_judged or loaded.cluster.nodes != 1):
                 text = f"{limit}{_band(limit)}  ({limit.because})"
             _show(text, f"  {name:26} ")
 
@@ -85,8 +90,7 @@ def _show(text: str, first: str) -> None:
 
 def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield what was ordered, what stays UNPROVEN for lack of a limit, and whose commands run."""
-    from probes.check.registry import CRITERIA
-    from probes.contract.limits import lacks_speed_limit
+    from probes.contract.contract import find_gaps
     from probes.launch.shell import describe_typists
 
     terms = loaded.cluster
@@ -103,29 +107,16 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
         yield "terms", others
     for waiver in loaded.waivers:
         yield "waiver", f"{waiver.id}: {waiver.criterion} until {waiver.until}, by {waiver.name}"
+    if terms.nodes == 1:
+        unused = ", ".join(sorted(loaded.limited_names.difference(judged)))
+        also = f", so no test uses the limits of {unused}" if unused else ""
+        yield "one node", f"nothing between nodes is tested{also}"
+    for name, reason in loaded.not_countable.items():
+        yield "uncounted", f"{name} is not tested where nothing counts it: {reason}"
     for name, percent in loaded.baseline.items():
         yield "baseline", f"{name}: at most {percent:g} % worse than in the baseline run"
-    open_ones = [
-        f"{id}.{name}"
-        for id, row in CRITERIA.items()
-        for name, measure in row.measures.items()
-        if f"{id}.{name}" in judged and loaded.judges(id, name) and not loaded.limit(id, name)
-        if not (measure.from_run or measure.derived_in_run)
-    ]
-    if open_ones:
-        listed, example = ", ".join(open_ones), f"[{open_ones[0]}]"
-        yield "UNPROVEN", f"no limit for {listed}. Add a table for each, such as {example}"
-    is_judged = "SCALING.mfu" in judged and loaded.judges("SCALING", "mfu")
-    is_open = is_judged and not loaded.limit("SCALING", "mfu")
-    if is_open and (lacks := lacks_speed_limit(terms.gpu_model)):
-        yield "UNPROVEN", lacks
-    if terms.nodes is None:
-        yield "UNPROVEN", "no number of nodes: write `nodes` in [cluster], or run with --nodes"
-    if terms.gpus_per_node is None and loaded.judges("HOSTS", "gpus"):
-        yield "UNPROVEN", "no number of GPUs per node: write `gpus_per_node` in [cluster]"
-    needs_second = terms.fabric not in (None, "rdma") and "FABRIC" not in loaded.optional
-    if needs_second and not terms.management:
-        yield "UNPROVEN", "no second interface to self-test FABRIC: write `management` in [cluster]"
+    for _, text in find_gaps(loaded):
+        yield "UNPROVEN", text
     yield "commands", describe_typists(terms)
 
 
@@ -158,7 +149,8 @@ def _band(limit: Limit) -> str:
 def _without_limit(measure: Check, is_judged: bool) -> str:
     """Describe where the limit of a measure comes from if the contract has none."""
     if not is_judged:
-        return "not judged by this contract"
+        without = measure.without_limit if measure.only_agreed else ""
+        return f"not agreed: {without}" if without else "not judged by this contract"
     if measure.derived_in_run:
         return "derived from the GPU model, if seatrial knows that model"
     where = "set by" if measure.ordered_by else "from the run:"

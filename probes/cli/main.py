@@ -123,9 +123,9 @@ def schema() -> None:
 def nccl_log(files: tuple[Path, ...], as_json: bool, explained: bool, whole: bool) -> None:
     """Show which network NCCL used, from the FILES (or folders of files) that one job wrote.
 
-    FILES may be - for standard input. What is certain comes first, then the findings, then what
-    the log cannot show and what to collect. A part of a log does not prove a hang. Give --whole
-    if FILES are the complete logs of all ranks.
+    FILES may be - for standard input. The findings come first, each with its remedy, then what is
+    certain, then what the log cannot show and what to collect. A part of a log does not prove a
+    hang. Give --whole if FILES are the complete logs of all ranks.
 
     Exit code 0: NCCL used RDMA, or the job ran on one host, and the log shows no problem; 1: the
     log shows a problem; 20: the log is not enough to decide.

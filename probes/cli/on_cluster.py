@@ -99,7 +99,7 @@ def _ask(settings: RunSettings) -> Iterator[Answer]:
     from probes.check.registry import run_order
     from probes.cluster.cluster import VersionMismatch, connect
     from probes.contract.terms import ClusterTerms
-    from probes.doctor import FAIL, UNPROVEN, Answer, ask_cluster, ask_machine
+    from probes.doctor import FAIL, UNPROVEN, Answer, ask_cluster, ask_contract, ask_machine
 
     terms = settings.agreed.cluster if settings.agreed else ClusterTerms()
     if settings.agreed:
@@ -122,6 +122,8 @@ def _ask(settings: RunSettings) -> Iterator[Answer]:
         rehearsal = f"; a rehearsal: {cluster.rehearsal}" if cluster.rehearsal else ""
         yield Answer("cluster", cluster.address + rehearsal)
         yield from ask_cluster(cluster, terms)
+        if settings.agreed:
+            yield from ask_contract(settings.agreed, settings.nodes, cluster)
 
 
 def _lines(answer: Answer) -> Iterator[str]:

@@ -418,13 +418,15 @@ def _criteria_lines(settings: RunSettings) -> Iterator[str]:
 
     tier, only = settings.tier, settings.only
     chosen = [id for id in run_order() if not only or id in only]
-    optional = settings.agreed.optional if settings.agreed else {}
+    agreed = settings.agreed
+    optional = agreed.optional if agreed else {}
+    is_one = 1 in (settings.nodes, agreed and agreed.cluster.nodes)
     total = 0
     for id in chosen:
         row = CRITERIA[id]
         probes = [duty.probe for duty in row.duties if longer_tier(duty.tier, tier) == tier]
         total += len(probes)
-        yield f"{id}  {settings.agreed.title_of(id) if settings.agreed else row.title}"
+        yield f"{id}  {agreed.title_of(id, is_one) if agreed else row.title}"
         if id in optional:
             yield from _wrap("  unproven", f"not provable here: {optional[id]}")
         yield from _list("  tests", [probe.partition("::")[2] for probe in probes])

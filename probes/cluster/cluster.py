@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -23,9 +23,10 @@ from probes.cluster.embedded import LocalCluster
 from probes.cluster.endpoints import find_dashboard, own_dashboard
 from probes.cluster.gpus import XidWatch
 from probes.cluster.kept_gang import GangKeeper
-from probes.cluster.node_facts import node_facts
+from probes.cluster.node_facts import Facts, node_facts
 from probes.cluster.node_watch import NodeState
 from probes.cluster.ray_internals import read_draining
+from probes.findings import join_names
 from reference_trainer.launch.gang import Gang
 from reports.numbers import quantity
 from reports.version import PACKAGES
@@ -53,6 +54,34 @@ def connect(spec: str) -> Cluster:
         return Cluster(local.info["address"], "local", local)
     address = addresses.find_address(spec)
     return Cluster(address, "client" if address.startswith("ray://") else "ray")
+
+
+def gpu_models(facts: Sequence[Facts]) -> list[str]:
+    """List the models of the GPUs of all nodes, each once."""
+    names = {gpu.get("name") for fact in facts for gpu in fact.get("gpus") or ()}
+    return sorted(filter(None, names))
+
+
+def refuse_amd(cluster: Cluster) -> None:
+    """Refuse a cluster whose GPUs are AMD's.  Raises ClusterUnreachable.
+
+    A node of NVIDIA GPUs may have an AMD graphics chip too: it has NVIDIA's driver or library.  If
+    one node has, HOSTS judges the others.
+    """
+    facts = cluster.facts if cluster.resource == "GPU" and not cluster.emulated else []
+    if facts and all(map(_has_amd_alone, facts)):
+        raise ClusterUnreachable(
+            f"the GPUs of {join_names(fact['name'] for fact in facts)} are AMD's, and seatrial "
+            "tests NVIDIA GPUs only. `seatrial nccl-log` can read the logs of RCCL"
+        )
+
+
+def _has_amd_alone(fact: Facts) -> bool:
+    """Return whether a node has AMD's compute driver, or torch for it, and nothing of NVIDIA's."""
+    has_amd = fact.get("amd_driver") or "rocm" in fact.get("software", {}).get("torch", "")
+    return bool(has_amd) and not (
+        fact["nvml"]["library"] or fact["gpus"] or fact["software"]["driver"]
+    )
 
 
 def is_spare(node: Mapping[str, Any]) -> bool:
@@ -83,7 +112,7 @@ class Cluster:
         # Declared by the contract or by --cluster local, never inferred from missing hardware.
         self.emulated = kind == "local"
         self._facts: list[dict[str, Any]] | None = None
-        self._xids: XidWatch | None = None
+        self._xids = XidWatch({})
         self.errors: dict[str, str] = {}  # node id -> why it did not answer
         # Node id -> what was mounted at the shared folder, as HOSTS first read it.
         self.shared_mounts: dict[str, Any] = {}
@@ -281,9 +310,20 @@ class Cluster:
 
         Both are by node id; what was heard is as `XidListener.read`.
         """
-        if self._xids is None:
+        if not self._xids.actors:
             self._xids = XidWatch.start(node["id"] for node in self.nodes)
         return self._xids.read(), self._xids.errors
+
+    def note_kill(
+        self, nodes: Iterable[str] | None = None, *, ago: float = 0.0, at: float | None = None
+    ) -> None:
+        """Note that seatrial ends processes that use GPUs, on nodes by id (None: on all nodes).
+
+        Call it before a kill: the driver may report Xids for it.  After a kill, `ago` is how many
+        seconds ago it was, or `at` its time by the node's own clock.
+        """
+        with suppress(Exception):  # a cluster that does not answer is found by others
+            self._xids.note_kill(nodes, ago, at)
 
     @property
     def gpus_by_node(self) -> dict[str, int]:
@@ -320,7 +360,7 @@ class Cluster:
         self.kept_gang.release()
         spread = len(self.nodes) > 1 and (size or self.size) == len(self.nodes)
         strategy = options.pop("strategy", "STRICT_SPREAD" if spread else "PACK")
-        held = {"holders": self.describe_holders, **options}
+        held = {"holders": self.describe_holders, "on_kill": self.note_kill, **options}
         return Gang(size or self.size, resource=self.resource, strategy=strategy, **held)
 
     def describe_holders(self) -> str:

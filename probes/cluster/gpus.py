@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from probes.cluster.ask import ask_actors, on_node
+from probes.cluster.ask import REACH_SECONDS, ask_actors, on_node
 from probes.cluster.nvml import TIMEOUT, UNKNOWN, UNKNOWN_CALL, describe_error, import_nvml, to_text
 
 # NVML's maximum is what both the GPU and its slot can do.
@@ -52,9 +52,14 @@ def watch_link(
 
 
 START_SECONDS = 90.0  # for an actor on each node, and for NVML without persistence mode
-READ_SECONDS = 30.0  # for a call to reach a busy node
+NOTE_SECONDS = 5.0  # for a call before a kill, which must not wait for a node that is gone
+# A launcher kills its ranks up to so long before its command has ended: it then removes their
+# placement group and ends, and `ray job submit` asks once a second whether it has.
+COMMAND_END_SECONDS = 10.0
 WAIT_MS = 1000  # of one call to NVML, which cannot be interrupted
-MAX_EVENTS = 1000  # of a node; a GPU that fails may report the same Xid without end
+# Of a node: a GPU that fails may report the same Xid without end.  A hundred kills of ranks with
+# seven peers over NVLink give some thousands.
+MAX_EVENTS = 10_000
 Identity = dict[str, Any]
 
 
@@ -63,6 +68,7 @@ class XidListener:
 
     def __init__(self) -> None:
         self._events: list[tuple[float, dict[str, Any]]] = []  # and when each was heard
+        self._kills: list[float] = []  # when seatrial ended processes here, by the same clock
         self._error: dict[str, Any] | None = None
         self._begun = 0.0
         self._ends = threading.Event()
@@ -92,20 +98,36 @@ class XidListener:
                     continue
                 self._error = describe_error(error)
                 return
-            if len(self._events) < MAX_EVENTS:
-                of = identities.get(address_of(event.device), {"index": None, "uuid": ""})
-                heard = {**of, "xid": int(event.eventData)}
-                self._events.append((time.monotonic(), heard))
+            if len(self._events) >= MAX_EVENTS:  # what comes now is not known
+                self._error = {"code": UNKNOWN, "text": f"there were more than {MAX_EVENTS:,}"}
+                return
+            of = identities.get(address_of(event.device), {"index": None, "uuid": ""})
+            self._events.append((time.monotonic(), {**of, "xid": int(event.eventData)}))
+
+    def note_kill(self, ago: float, at: float | None) -> None:
+        """Note that seatrial ends processes of this node now, or did so `ago` seconds ago.
+
+        `at` is when it did, as `time.time()` of this node.
+        """
+        self._kills.append(time.monotonic() - (ago if at is None else time.time() - at))
 
     def read(self) -> dict[str, Any]:
-        """Return {"error", "seconds", "events": [{"index", "uuid", "slot", "xid", "ago"}]}.
+        """Return {"error", "seconds", "kills", "events": [{"xid", "ago", "after_kill", ...}]}.
 
         `error` is None, or {"code", "text"} if the node was not listened to all the time.
-        `seconds` is how long it was, and `ago` how many seconds an event is old.
+        `seconds` is how long it was, and `ago` how many seconds an event is old, as are `kills`.
+        `after_kill` are the seconds since the last of these kills; None if there was none before.
+        An event has the `index`, `uuid` and `slot` of its GPU, too.
         """
         now = time.monotonic()
-        events = [{**event, "ago": now - at} for at, event in self._events]
-        return {"error": self._error, "seconds": now - self._begun, "events": events}
+        kills = [now - at for at in self._kills]
+        events = [{**event, **self._times(at, now)} for at, event in self._events]
+        about = {"error": self._error, "seconds": now - self._begun}
+        return {**about, "kills": kills, "events": events}
+
+    def _times(self, at: float, now: float) -> dict[str, float | None]:
+        after_kill = min((at - kill for kill in self._kills if kill <= at), default=None)
+        return {"ago": now - at, "after_kill": after_kill}
 
     def end(self) -> None:
         """Stop listening, for a control in a worker that Ray uses again."""
@@ -153,7 +175,12 @@ class XidWatch:
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Return what each node's listener has heard, as `XidListener.read`."""
-        return self._call("read", READ_SECONDS)
+        return self._call("read", REACH_SECONDS)
+
+    def note_kill(self, nodes: Iterable[str] | None, ago: float, at: float | None) -> None:
+        """Let the listeners of these nodes (None: all) note a kill, each by its node's clock."""
+        known = self.actors.keys() if nodes is None else self.actors.keys() & set(nodes)
+        ask_actors(self.actors, "note_kill", dict.fromkeys(known, (ago, at)), NOTE_SECONDS)
 
     def _call(self, method: str, seconds: float) -> dict[str, dict[str, Any]]:
         answers = ask_actors(self.actors, method, dict.fromkeys(self.actors, ()), seconds)

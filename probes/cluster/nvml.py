@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from probes.cluster.ray_internals import import_pynvml
+from probes.cluster.system_facts import read_text
 
 # Codes of nvml.h, nvmlReturn_t.
 INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, DRIVER_NOT_LOADED = 2, 3, 6, 9
@@ -23,6 +25,7 @@ UNKNOWN_CALL = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
 IN_USE_BYTES = 200 * 2**20  # a CUDA context takes more, and an idle GPU far less
 # Version 1 of the query also counts the driver's own reserve: some 600 MiB on an H100.
 IN_USE_BYTES_V1 = 2**30
+MPS_SERVER = "nvidia-cuda-mps-server"  # on each GPU, as long as MPS is on
 # Bounds an NVML that hangs, as it may with a lost GPU.  Without persistence mode, starting eight
 # GPUs takes up to 20 s, and the calling task has 90 s.
 NVML_SECONDS = 45
@@ -66,7 +69,7 @@ def list_gpus() -> list[GpuEntry]:
 
 
 def gpus_in_use() -> dict[str, list[int]]:
-    """Map the UUID of each GPU that is in use to its compute processes.
+    """Map the UUID of each GPU that is in use to its compute processes; MPS's server is none.
 
     In a container NVML names no process, so the memory in use also decides.  A lost GPU runs
     nothing and is left out.  Raises RuntimeError if another GPU cannot be queried, or if NVML sees
@@ -194,9 +197,16 @@ def _ask_identity(nvml: Any, gpu: Any) -> Iterator[tuple[str, Any]]:
 
 def _ask_use(nvml: Any, gpu: Any) -> Iterator[tuple[str, Any]]:
     yield "uuid", to_text(nvml.nvmlDeviceGetUUID(gpu))
-    yield "pids", [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)]
+    pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)]
+    yield "pids", [pid for pid in pids if not _is_mps_server(pid)]
     memory, idle_bytes = _read_memory(nvml, gpu)
     yield "occupied", memory is not None and memory.used > idle_bytes
+
+
+def _is_mps_server(pid: int) -> bool:
+    """Return whether a process is MPS's server, which computes nothing: its clients do."""
+    program = read_text(Path("/proc", str(pid), "cmdline")).partition("\0")[0]
+    return Path(program).name == MPS_SERVER
 
 
 def _read_memory(nvml: Any, gpu: Any) -> tuple[Any, int]:

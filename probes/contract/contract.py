@@ -17,19 +17,19 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from probes.check.declarations import Check
-from probes.check.owed import has_ip_fabric, judged_names, owed_event
+from probes.check.declarations import Check, OnOneNode, one_node_ordered
+from probes.check.owed import MANY_NODES, has_ip_fabric, judged_names, owed_event
 from probes.check.registry import CRITERIA, is_judged
 from probes.cluster.node_facts import software_versions
 from probes.contract import validation
-from probes.contract.limits import LimitTerms, read_tolerances, ring_limit
+from probes.contract.limits import LimitTerms, lacks_speed_limit, read_tolerances, ring_limit
 from probes.contract.terms import ClusterTerms, LaunchTerms
 from probes.contract.validation import ContractError, has_words, parse_toml, validate_terms
 from probes.toml_tables import show, spelling_hint
@@ -41,7 +41,8 @@ SHIPPED = resources.files("probes.contract") / "contracts"
 SCHEMA = 1  # of contract files: a file of another schema must not be read as this one
 NAME = re.compile(r"\w[\w.-]{0,59}", re.ASCII)  # it is a part of folder names, of 255 at most
 NOT_PROVABLE = "not_provable"  # key of a criterion: why this cluster cannot prove it
-MIN_REASON_WORDS = 3  # of not_provable: fewer words are no reason
+NOT_COUNTABLE = "not_countable"  # key of a measure: why no device of this fabric counts it
+MIN_REASON_WORDS = 3  # of both: fewer words are no reason
 TOP_KEYS = ("schema", "name", "title", "tier", "cluster", "launch", "baseline", "waivers")
 
 
@@ -59,6 +60,7 @@ class Contract(BaseModel):
     tier: Literal["quick", "standard", "soak"] = "quick"  # the shortest that proves the terms
     text: bytes = b""  # of the file; empty where limits are derived
     optional: dict[str, str] = {}  # criterion -> why this cluster cannot prove it
+    not_countable: dict[str, str] = {}  # measure, as FABRIC.lost_packets -> why nothing counts it
     waivers: list[Waiver] = []
     baseline: dict[str, float] = {}  # measure -> percent that it may be worse than before
     guide: str = ""  # path of the operator's guide, if it is a file
@@ -73,34 +75,47 @@ class Contract(BaseModel):
         """Measures with a limit, agreed or derived, as SCALING.mfu."""
         return frozenset(f"{id}.{name}" for id, names in self.limits.items() for name in names)
 
-    def facts(self) -> ContractFacts:
-        """Build the facts of the contract that the record keeps."""
-        criteria = [self.criterion(id) for id in CRITERIA]
+    def facts(self, alone: bool = False) -> ContractFacts:
+        """Build the facts that the record keeps; `alone` if the cluster is the one node ordered."""
+        criteria = [self.criterion(id, alone) for id in CRITERIA]
         kept = {"name", "title", "sha256", "agreed", "tier", "waivers", "baseline"}
         agreed = self.model_dump(include=kept)
         return ContractFacts(**agreed, rehearsal=self.rehearsal, criteria=criteria)
 
-    def criterion(self, id: str) -> Criterion:
-        """Build the facts of one criterion."""
-        row = CRITERIA[id]
+    def criterion(self, id: str, alone: bool = False) -> Criterion:
+        """Build the facts of one criterion; `alone` as in `facts`."""
+        row, one = CRITERIA[id], CRITERIA[id].on_one_node if alone else None
+        headlines = one.headlines if one and one.headlines else row.headlines
+        other = {str(check): text for check, text in one.failing.items()} if one else {}
         return Criterion(
             id=id,
-            title=self.title_of(id),
+            title=self.title_of(id, alone),
             how=row.how,
             required=id not in self.optional,
             not_provable=self.optional.get(id, ""),
-            headlines={str(check): text for check, text in row.headlines.items()},
-            failing=row.failing,
-            proven=self.proven_of(id),
+            headlines={str(check): text for check, text in headlines.items()},
+            failing={**row.failing, **other},
+            proven=self.proven_of(id, one),
+            not_tested=f"One node was ordered: {one.untested} was not tested" if one else "",
+            not_countable={
+                name.partition(".")[2]: reason
+                for name, reason in self.not_countable.items()
+                if name.startswith(f"{id}.")
+            },
         )
 
-    def proven_of(self, id: str) -> str:
+    def proven_of(self, id: str, one: OnOneNode | None = None) -> str:
         """Return what an accepted criterion shows.  Only RDMA that was agreed may be claimed."""
+        if one is not None and one.proven is not None:
+            return one.proven
         return CRITERIA[id].proven if self._may_claim(id) else " over the agreed fabric"
 
-    def title_of(self, id: str) -> str:
+    def title_of(self, id: str, alone: bool = False) -> str:
         """Return the criterion's title.  Only a contract whose fabric is RDMA may claim RDMA."""
-        return CRITERIA[id].title if self._may_claim(id) else "the agreed fabric is in use"
+        row = CRITERIA[id]
+        if alone and row.on_one_node and row.on_one_node.title:
+            return row.on_one_node.title
+        return row.title if self._may_claim(id) else "the agreed fabric is in use"
 
     def _may_claim(self, id: str) -> bool:
         return id != "FABRIC" or self.cluster.fabric == "rdma"
@@ -132,10 +147,16 @@ class Contract(BaseModel):
             on_gpu=bool(cluster.get("on_gpu")),
             agreed=self.limited_names,
             not_provable=frozenset(self.optional),
+            not_countable=frozenset(self.not_countable),
             one_host=cluster.get("kind") == "local",
             ranks=cluster.get("ranks", 0),
             ip_fabric=has_ip_fabric(terms.fabric, cluster.get("nodes", [])),
         )
+
+
+def is_one_node(terms: ClusterTerms, cluster: Mapping[str, Any]) -> bool:
+    """Return whether a recorded cluster is the one node that was ordered."""
+    return one_node_ordered(terms, cluster.get("alive", 0), cluster.get("kind") == "local")
 
 
 def shipped_contracts() -> list[str]:
@@ -193,6 +214,7 @@ def parse(content: bytes, file: str) -> Contract:
     cluster = _parse_cluster(raw.get("cluster", {}), f"{file}: [cluster]")
     launch: LaunchTerms = validate_terms(LaunchTerms, raw.get("launch", {}), f"{file}: [launch]")
     cluster = cluster.model_copy(update={"launch": launch})
+    not_countable = dict(_take_not_countable(raw, file))
     limits = {id: _parse_criterion(raw[id], id, file) for id in CRITERIA if id in raw}
     optional = {
         id: _parse_not_provable(raw[id][NOT_PROVABLE], cluster, f"{file}: [{id}]")
@@ -218,6 +240,7 @@ def parse(content: bytes, file: str) -> Contract:
         limits=limits,
         tier=_parse_tier(raw.get("tier", TIERS[0]), file),
         optional=optional,
+        not_countable=not_countable,
         waivers=_parse_waivers(raw.get("waivers", []), file),
         baseline=read_tolerances(raw.get("baseline", {}), file),
     )
@@ -327,11 +350,36 @@ def _parse_not_provable(reason: Any, cluster: ClusterTerms, where: str) -> str:
             "real accelerators must prove every criterion: drop the key, or write [cluster] "
             'accelerators = "emulated"'
         )
+    return _check_reason(
+        reason, f"{where} {NOT_PROVABLE}", "this cluster cannot prove the criterion"
+    )
+
+
+def _check_reason(reason: Any, where: str, what: str) -> str:
+    """Return a reason if it is a sentence.  Raises ContractError."""
     words = [word for word in reason.split() if has_words(word)] if isinstance(reason, str) else []
     if len(words) < MIN_REASON_WORDS:
-        expected = "expected a sentence: why this cluster cannot prove the criterion"
-        raise ContractError(f"{where} {NOT_PROVABLE}: {expected}, found {show(reason)}")
+        raise ContractError(f"{where}: expected a sentence: why {what}, found {show(reason)}")
     return str(reason)
+
+
+def _take_not_countable(raw: dict[str, Any], file: str) -> Iterator[tuple[str, str]]:
+    """Take the measures that nothing counts here out of the tables, each with its reason."""
+    may = [f"{id}.{one}" for id in CRITERIA for one in CRITERIA[id].checks if one.may_lack_counter]
+    for id, table in ((id, raw[id]) for id in CRITERIA if isinstance(raw.get(id), dict)):
+        found = {k: v for k, v in table.items() if isinstance(v, dict) and NOT_COUNTABLE in v}
+        for name, value in found.items():
+            where = f"{file}: [{id}.{name}] {NOT_COUNTABLE}"
+            if f"{id}.{name}" not in may:
+                expected = f"expected only in {' and '.join(may)}, which some devices do not count"
+                raise ContractError(f"{where}: {expected}: remove this key")
+            if len(value) > 1:
+                raise ContractError(
+                    f"{where}: expected alone, because what nothing counts needs no limit: drop "
+                    "one of the two"
+                )
+            yield f"{id}.{name}", _check_reason(value[NOT_COUNTABLE], where, "nothing counts it")
+        raw[id] = {name: value for name, value in table.items() if name not in found}
 
 
 def _parse_criterion(table: Any, id: str, file: str) -> dict[str, Limit]:
@@ -390,3 +438,46 @@ def _parse_limit(value: Any, measure: Check, file: str, table: str) -> Limit:
         return terms.to_limit(measure, source=f"{file} {table}")
     except ValueError as error:
         raise ContractError(f"{where}: {error}") from None
+
+
+NOT_ACCEPTED = "no run under this contract can be accepted"
+
+
+def find_gaps(
+    contract: Contract, models: Sequence[str] = (), nodes: int | None = None
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield (criteria, sentence) of each term without which no run can be accepted.
+
+    `models` are the GPUs of the cluster, if they are known: they count where the contract has none.
+    `nodes` is the number of nodes that the command line orders.
+    """
+    terms, limited = contract.cluster, contract.limited_names
+    count = 1 if 1 in (nodes, terms.nodes) else MANY_NODES
+    judged = {
+        name
+        for name in judged_names(contract.tier, terms, limited, count)
+        if contract.judges(*name.split("."))
+    }
+    lacking = [
+        f"{id}.{name}"
+        for id, row in CRITERIA.items()
+        for name, measure in row.measures.items()
+        if f"{id}.{name}" in judged and not contract.limit(id, name)
+        if not (measure.from_run or measure.derived_in_run)
+    ]
+    if lacking:
+        listed, example = ", ".join(lacking), f"[{lacking[0]}]"
+        text = f"no limit for {listed}. Add a table for each, such as {example}"
+        yield tuple(dict.fromkeys(name.partition(".")[0] for name in lacking)), text
+    if "SCALING.mfu" in judged:
+        is_agreed = contract.limit("SCALING", "mfu") is not None
+        if lacks := lacks_speed_limit(terms.gpu_model or models, is_agreed=is_agreed):
+            yield ("SCALING",), lacks
+    if terms.nodes is None and nodes is None:
+        yield ("HOSTS",), "no number of nodes: write `nodes` in [cluster], or run with --nodes"
+    if terms.gpus_per_node is None and contract.judges("HOSTS", "gpus"):
+        yield ("HOSTS",), "no number of GPUs per node: write `gpus_per_node` in [cluster]"
+    needs_second = terms.fabric not in (None, "rdma") and "FABRIC" not in contract.optional
+    if needs_second and not terms.management and count > 1:
+        text = "no second interface to self-test FABRIC: write `management` in [cluster]"
+        yield ("FABRIC",), text

@@ -126,7 +126,7 @@ def list_questions(template: Contract | None) -> Iterator[Question]:
     asked = {key: text for key, text in MACHINES.items() if not _is_given(key, template)}
     if template is None:
         asked |= NETWORK
-    elif terms.fabric != RDMA:
+    elif terms.fabric not in (None, RDMA):  # without a fabric: one node
         asked |= {key: NETWORK[key] for key in ("fabric", "management")}
     for key, text in (asked | JOBS).items():
         about = ClusterTerms.model_fields[key].description or ""

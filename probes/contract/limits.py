@@ -12,6 +12,7 @@ from probes.check.declarations import REACH, Check
 from probes.check.registry import CRITERIA
 from probes.contract.validation import ContractError, check_text, has_words
 from probes.toml_tables import show, spelling_hint
+from reference_trainer.model.size import peak_flops
 from reports.measurement import Limit, about
 from reports.numbers import percent
 from scaling.collectives.line_rate import limit_reason
@@ -182,9 +183,14 @@ def derived_mfu(devices: str) -> Limit | None:
     )
 
 
-def lacks_speed_limit(models: str | Sequence[str] | None) -> str:
-    """Say that no limit for one node's speed follows from these GPU models; "" if one does."""
+def lacks_speed_limit(models: str | Sequence[str] | None, *, is_agreed: bool = False) -> str:
+    """Say which models give MFU no limit, or, where a limit `is_agreed`, no value; "" for none."""
     named = [models] if isinstance(models, str) else list(models or ())
+    if is_agreed:
+        peakless = [model for model in named if peak_flops(model, "bf16") is None]
+        text = f"no peak is known for {', '.join(peakless)}, so SCALING.mfu is not measured"
+        do = "Replace [SCALING.mfu] by [SCALING.tokens_per_s]"
+        return f"{text}. {do}" if peakless else ""
     unknown = [model for model in named if derived_mfu(model) is None]
     if named and not unknown:
         return ""

@@ -20,7 +20,15 @@ from probes.fabric.detect import wrong_data
 from probes.fabric.judge import FabricRig
 from probes.fabric.node_pairs import BadSender, InsideSpeeds, PairSearch, first_rail, run_few_pairs
 from probes.fabric.reach import FabricNodes, ReachabilityResult, judge_reach
-from probes.fabric.sweep import CHECK_SIZE, SweepResult, check_ops, gang_env, highest, run_sweep
+from probes.fabric.sweep import (
+    CHECK_SIZE,
+    SweepResult,
+    check_ops,
+    gang_env,
+    highest,
+    lowest,
+    run_sweep,
+)
 from probes.fabric.transport import RankLogs
 from probes.findings import join_names
 from reference_trainer.launch.gang import Gang, GangError
@@ -133,6 +141,32 @@ def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) 
     plant_on_ranks(rig.measure, check.SLOW_INSIDE, fault, judge_fault)
 
 
+def control_slow_node(
+    rig: FabricRig, rank_nodes: list[str], inside: InsideSpeeds, backend: str
+) -> None:
+    """Check that the only node fails the agreed figure if its last rank begins each call late.
+
+    No other node shows what is slow: the delay follows from the figure, and breaks it.
+    """
+    fault = "the last rank begins each all-reduce late"
+    limit = lowest(rig.measure, check.ALL_REDUCE_INSIDE_NODE)
+    if not limit or not inside.busbw:
+        saw = "no speed inside the node is agreed" if inside.busbw else "the node has one rank"
+        rig.measure.control(check.SLOW_NODE, fault, None, saw=saw)
+        return
+    (node, speed), late = next(iter(inside.busbw.items())), len(rank_nodes) - 1
+    sent = MESSAGE_BYTES[backend] * OPERATIONS["all_reduce"].factor(len(rank_nodes))
+    delay_s = INSIDE_SLOWED_BY * sent / (min(speed or limit, limit) * 1e9)
+
+    def judge_fault(trial: Trial) -> bool:
+        found = node_pairs.measure_inside(rig.gang, rank_nodes, (late, delay_s))
+        node_pairs.judge_inside(found, trial, alone=True)
+        return any(node in one.suspects for one in trial.findings)
+
+    fault = f"rank {late} on {node} begins each all-reduce {quantity(delay_s, 's', 2)} late"
+    plant_on_ranks(rig.measure, check.SLOW_NODE, fault, judge_fault)
+
+
 LINK_SLOWED_BY = 2.0  # times the time of a transfer: the sender then has a third of the speed
 RESENT_SHARE = 0.05  # of its packets that the bad sender reports as resent
 FEW_NODES = 3  # nodes of the control: the least from which one can be identified
@@ -144,20 +178,25 @@ def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> N
     victim = [*rail.ports][:FEW_NODES][-1]
     transfer_s = MESSAGE_BYTES[run.backend] / (typical * 1e9) if typical else 1.0
     bad = BadSender(rail.ports[victim], LINK_SLOWED_BY * transfer_s, RESENT_SHARE)
+    uncounted = links.is_left_out(rig.measure, check.LOST_PACKETS)
+    without = [check.LOST_PACKETS] * uncounted + [check.SLOWEST_PAIR] * (len(rail.ports) < 3)
+    if len(without) > 1:
+        return  # neither is owed
 
     def judge_fault(trial: Trial) -> bool:
         found = run_few_pairs(rig.gang, rail, FEW_NODES, bad=bad)
         judge.judge_slowest_pair(found.speed, trial)
-        links.judge_link_loss(found.lost, trial)
         slowest = min(found.speed.speeds, key=lambda link: found.speed.speeds[link])
+        if uncounted:
+            return slowest[0] == victim
+        links.judge_link_loss(found.lost, trial)
         lossiest = max(found.lost, key=lambda link: found.lost[link] or 0.0)
         return slowest[0] == lossiest[0] == victim
 
-    fault = (
-        f"{victim} sends each message {quantity(bad.delay_s, 's', 2)} late, and counts "
-        f"{percent(RESENT_SHARE)} of its packets as resent, although none was resent"
-    )
-    without = () if len(rail.ports) > 2 else (check.SLOWEST_PAIR,)
+    fault = f"{victim} sends each message {quantity(bad.delay_s, 's', 2)} late"
+    if not uncounted:
+        share = percent(RESENT_SHARE)
+        fault += f", and counts {share} of its packets as resent, although none was resent"
     plant_on_ranks(rig.measure, check.BAD_SENDER, fault, judge_fault, without)
 
 
@@ -166,11 +205,15 @@ def control_doctored_counters(rig: FabricRig, fabric: dict[str, str]) -> None:
     assert rig.watch is not None
     victim = [*fabric][-1]
     grown = rig.watch.growth(fabric, victim)
+    uncounted = links.is_left_out(rig.measure, check.LINK_CHANGES)
+    lost = "a lost carrier, and " * (not uncounted)
     plant(
         rig.measure,
         check.DOCTORED_COUNTERS,
-        f"the ports of {victim} report a lost carrier, and errors in 1 % of packets",
-        lambda trial: victim in links.judge_ports(grown, fabric, trial),
+        f"the ports of {victim} report {lost}errors in 1 % of packets",
+        lambda trial: links.judge_ports(grown, fabric, trial),
+        without=[check.LINK_CHANGES] * uncounted,
+        suspects=[victim],
     )
 
 

@@ -240,7 +240,7 @@ def find_shared_rails(at_once: FaultSearchResult, pairs: PairSearch) -> Finding:
     """Report that all rails are slow when they send at once: nodes share what feeds them."""
     message = f"{len(pairs.rails)} rails of each node send at once and reach "
     message += f"{quantity(at_once.typical, 'GB/s')} each. "
-    message += f"One rail alone: {quantity(pairs.speed.typical, 'GB/s')}"
+    message += f"One rail alone: {quantity(pairs.one_rail, 'GB/s')}"
     nodes = [*map(node_of, pairs.rails[0].ports)]
     return finding("FAB-RAILS-SHARED", message, nodes)
 
@@ -273,9 +273,15 @@ def without_ports(found: FaultSearchResult, ports: Iterable[str]) -> FaultSearch
     )
 
 
-def only_at_once(at_once: FaultSearchResult, one_by_one: FaultSearchResult) -> FaultSearchResult:
-    """Return what is slow only when all rails send at once."""
-    return without_links(without_ports(at_once, one_by_one.slow_nodes), one_by_one.slow_links)
+def only_at_once(at_once: FaultSearchResult, *others: FaultSearchResult) -> FaultSearchResult:
+    """Return what is slow only when all rails send at once; what `others` name is left out.
+
+    NCCL ends both directions of a pair together, so a link that is slow alone slows both.
+    """
+    for found in others:
+        links = [*found.slow_links, *(link[::-1] for link in found.slow_links)]
+        at_once = without_links(without_ports(at_once, found.slow_nodes), links)
+    return at_once
 
 
 def _as_node(found: FaultSearchResult, node: str, way: str) -> FaultSearchResult:

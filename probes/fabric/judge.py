@@ -22,11 +22,12 @@ from probes.fabric.link_counters import read_routes
 from probes.fabric.links import LinkWatch
 from probes.fabric.node_pairs import InsideSpeeds, NodeGroupsResult, PairSearch
 from probes.fabric.rails import find_idle_rails, find_missing_rails, rail_shares
-from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, highest, lowest
-from probes.fabric.transport import keep_logs
+from probes.fabric.reach import ReachabilityResult, check_reach, fails_by_tcp_alone
+from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, check_ops, highest, lowest
+from probes.fabric.transport import RankLogs, keep_logs
 from probes.findings import join_names
 from reference_trainer.launch.gang import Gang, GangError
-from reports.measurement import Limit
+from reports.measurement import Limit, Verdict
 from reports.numbers import quantity, size_text
 from scaling.collectives.fault_search import FaultSearchResult, Link
 from scaling.collectives.line_rate import fit_alpha_beta, format_table, results_document
@@ -84,6 +85,8 @@ def judge_speed(run: SweepResult, measure: Recorder) -> None:
         f"all-reduce over {run.ranks} ranks ({run.backend}) on {nodes} "
         f"up to {size_text(run.rows[-1]['size'])}" + (f"; {run.note}" if run.note else "")
     )
+    if run.backend == "nccl":
+        measure.covered("a ring (NCCL_ALGO) shows no fault of NCCL's trees, NVLS and SHARP")
 
 
 def judge_variation(row: Mapping[str, Any], on: str, measure: Recorder) -> None:
@@ -125,6 +128,27 @@ def judge_data(run: SweepResult, other_ops: dict[str, Rows], measure: Recorder) 
 def judge_elements(rows: Rows, measure: Recorder) -> None:
     """Judge the number of wrong elements that collectives returned."""
     measure(check.WRONG_ELEMENTS, sum(row["wrong"] for row in rows))
+
+
+def judge_other_data(gang: Gang, rank_nodes: list[str], measure: Recorder) -> None:
+    """Judge every element of the five other collectives, where no sweep is made."""
+    rows = [row for each in check_ops(gang, CHECK_SIZE).values() for row in each]
+    judge_elements(rows, measure)
+    measure.explain(detect.wrong_data([row for row in rows if row["wrong"]], rank_nodes))
+    measure.covered(f"five collectives, their values checked, at {size_text(CHECK_SIZE)}")
+
+
+def judge_own_log(rig: FabricRig, logs: RankLogs) -> None:
+    """Judge the errors in NCCL's log of the only node; a log with gaps proves nothing."""
+    if not logs.cluster.on_gpu:
+        return
+    library = logs.report(rig.gang, rig.node_names)
+    findings = keep_logs(library, rig.measure)
+    errors = sum(one.code not in IGNORED_CODES for one in findings)
+    value = errors or (None if library.missing else 0)
+    limit = Limit(high=0, unit="findings", because="NCCL must log no error inside a node")
+    rig.measure(check.LOG_ERRORS, value, note="; ".join(library.missing), limit=limit)
+    rig.measure.explain(findings)
 
 
 def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> None:
@@ -233,11 +257,14 @@ def judge_pairs(
 
 
 def judge_rails_at_once(pairs: PairSearch, at_once: FaultSearchResult, measure: Recorder) -> None:
-    """Judge the slowest link when all rails send at once, by what a rail reaches alone."""
-    alone = max(pairs.speed.typical, at_once.typical)
+    """Judge the slowest link when all rails send at once, by what a rail reaches alone.
+
+    Both are speeds of pairs that send both ways: a link may be slower than one way alone.
+    """
+    alone = max(pairs.one_rail, at_once.typical)
     judged = dataclasses.replace(at_once, typical=alone)
     share = judge_slowest_pair(judged, measure, ", all rails at once")
-    new = detect.only_at_once(at_once, pairs.speed)
+    new = detect.only_at_once(at_once, pairs.speed, pairs.lossy)
     findings = detect.find_slow_ports(new, pairs.rails, detect.AT_ONCE)
     fails = share is not None and measure.would_fail(check.SLOWEST_PAIR, share)
     if fails and at_once.typical < node_pairs.MIN_RATIO * alone:
@@ -311,6 +338,27 @@ class FabricRig:
         """Judge the ports of the agreed fabric, if there is one.  Used when nothing was sent."""
         if self.terms.fabric:
             self.judge_ports(dict.fromkeys(self.node_names.values(), self.terms.fabric))
+
+
+def replace_reach(
+    rig: FabricRig, reach: Mapping[str | None, ReachabilityResult], run: SweepResult
+) -> Mapping[str | None, ReachabilityResult]:
+    """Return the reach by Ray's network, where RDMA passes on its ports and TCP alone does not.
+
+    RDMA passes if the all-reduce took it and was fast enough.  Otherwise `reach` stays.
+    """
+    if not fails_by_tcp_alone(reach):
+        return reach
+    trial = rig.measure.trial()
+    judge_speed(run, trial)
+    judge_transport(run, RDMA, trial)
+    proofs = check.BUSBW, check.NETWORK, check.FABRIC_SHARE
+    if any(trial.worst(proof).severity > Verdict.MARGINAL.rank for proof in proofs):
+        return reach
+    pairs = quantity(len(reach[RDMA].pairs), "pairs")
+    message = f"on ports of RDMA, TCP does not pass between {pairs} of nodes, but RDMA does: "
+    rig.measure.covered(f"{message}TCP and packet sizes were tested on Ray's network instead")
+    return {None: check_reach(rig.gang, rig.node_names, None)}
 
 
 def find_bad_nodes(

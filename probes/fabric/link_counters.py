@@ -25,6 +25,7 @@ from probes.fabric.addresses import node_of, rail_of
 from reference_trainer.launch.gang import Gang
 from reference_trainer.process_group import joins_no_group, kept_sockets, open_sockets
 from scaling.collectives.fault_search import Link
+from scaling.collectives.sweep import call_seconds
 
 # include/uapi/linux/sockios.h and ethtool.h
 SIOCETHTOOL, GSTRINGS, GSTATS, GSSET_INFO, SS_STATS = 0x8946, 0x1B, 0x1D, 0x37, 1
@@ -84,6 +85,8 @@ TCP_INFO_BYTES = 232  # of struct tcp_info, to the last field that is read
 # The driver caches RDMA counters for `lifespan`, 10 ms by default
 # (kernel Documentation/ABI/stable/sysfs-class-infiniband).
 RDMA_CACHE_S = 0.012
+# Share of packets that sound data centre networks lose (Guo et al., Pingmesh, 2015).
+SOUND_LOSS = 1e-4
 RDMA_MTU = 4096  # bytes of a packet, where a port counts bytes only
 # Packets, or runs of packets, that a sender resent, by driver.  mlx5: a peer missed a packet, or
 # did not answer in time (NCCL names these as signs of loss).  Then EFA, then bnxt_re.
@@ -384,7 +387,7 @@ def read_routes(
         return {}
     names = [node_names[place.node] for place in gang.places]
     ranks = {name: names.index(name) for name in dict.fromkeys(names)}
-    ports = gang.run(read_interfaces, timeout=60)
+    ports = gang.run(read_interfaces, timeout=call_seconds(len(names)))
     found = {}
     for sender, receiver in links:
         name, rank = interfaces[sender, receiver], ranks[node_of(sender)]

@@ -12,10 +12,17 @@ from probes.cluster.network_facts import RDMA, UNKNOWN, interfaces_of, main_devi
 from probes.fabric import criterion as check
 from probes.fabric import detect
 from probes.fabric.addresses import node_of, rail_of, suspects
-from probes.fabric.link_counters import WAYS, counter_difference, read_ports, read_tcp_counters
+from probes.fabric.link_counters import (
+    SOUND_LOSS,
+    WAYS,
+    counter_difference,
+    read_ports,
+    read_tcp_counters,
+)
 from probes.fabric.node_pairs import PairSearch
 from probes.fabric.sweep import Stall, SweepResult, highest
 from probes.findings import finding, join_names, name_port
+from reports.measurement import title_of
 from reports.numbers import percent, quantity
 from reports.record import Finding
 from scaling.collectives.fault_search import FaultSearchResult, Link
@@ -157,8 +164,15 @@ def worst_errors(ports: Ports) -> PortErrors | None:
 
 
 UNCOUNTED = "no counter shows how many packets were lost"
-# Share of packets that sound data centre networks lose (Guo et al., Pingmesh, 2015).
-SOUND_LOSS = 1e-4
+# EFA: retrans_pkts and unresponsive_remote_events came with efa 2.17.0 (amzn-drivers, release
+# notes) and Linux 6.17.  Kernel, drivers/infiniband/core/sysfs.c: a device that another network
+# namespace shares has neither counters/ nor hw_counters/.
+COUNTED_BY = (
+    ". EFA counts them from driver 2.17.0 on, other RDMA ports in hw_counters/ and counters/. A "
+    "virtual function may have neither: they are on its physical function, on the host. A pod with "
+    "its own network sees neither, unless the host has `rdma system set netns exclusive`. If "
+    "nothing can count them here, agree on that: [FABRIC.{}] not_countable"
+)
 
 
 def find_unstable(grown: Mapping[str, LinkGrowth | None]) -> list[Finding]:
@@ -289,6 +303,23 @@ def judge_ports(
     return [node for node, one in grown.items() if one and one.unstable]
 
 
+def is_left_out(measure: Recorder, name: str) -> bool:
+    """Return whether the contract says that nothing counts a measure, and nothing did so far."""
+    agreed = f"{measure.criterion}.{name}" in measure.contract.not_countable
+    return agreed and not measure.has_measured(name)
+
+
+def leave_out(measure: Recorder, name: str, values: Mapping[str, float | None]) -> bool:
+    """Return the same, by what each place counts; if one does, say that it is judged."""
+    if not is_left_out(measure, name):
+        return False
+    counted = next((where for where, value in values.items() if value is not None), "")
+    if counted:
+        text = f"the contract says that nothing counts {title_of(name)}. But {counted} counts them"
+        measure.covered(f"{text}, so they were judged")
+    return not counted
+
+
 def record_worst(
     measure: Recorder, name: str, values: Mapping[str, float | None], unknown_note: str
 ) -> None:
@@ -312,7 +343,11 @@ def _judge_changes(
     for node, one in grown.items():
         changes = one.changes if one else {fabric[node]: None}
         counts |= {f"{node} {port}": count for port, count in changes.items()}
-    record_worst(measure, check.LINK_CHANGES, counts, "ports without a count of link changes: {}")
+    note = "ports without a count of link changes: {}"
+    if RDMA in fabric.values():
+        note += COUNTED_BY.format(check.LINK_CHANGES)
+    if not leave_out(measure, check.LINK_CHANGES, counts):
+        record_worst(measure, check.LINK_CHANGES, counts, note)
 
 
 def _judge_errors(
@@ -341,17 +376,24 @@ def judge_loss(
 
     A link that went away (`unstable` nodes) also loses packets: its own finding reports that.
     """
-    judge_link_loss(pairs.lost, measure)
     in_sweep = run.lost_shares
     shares = {f"{node} in the all-reduce": share for node, share in in_sweep.items()}
-    record_worst(measure, check.LOST_PACKETS, shares, UNCOUNTED)
+    links = {" -> ".join(link): share for link, share in pairs.lost.items()}
+    if not leave_out(measure, check.LOST_PACKETS, {**links, **shares}):
+        note = UNCOUNTED
+        if RDMA in run.main_devices.values():
+            note += COUNTED_BY.format(check.LOST_PACKETS)
+        judge_link_loss(pairs.lost, measure, note)
+        record_worst(measure, check.LOST_PACKETS, shares, note)
     measure.explain(find_loss(pairs.lossy, pairs.lost, in_sweep, max_lost, unstable))
 
 
-def judge_link_loss(lost: Mapping[Link, float | None], measure: Recorder) -> None:
+def judge_link_loss(
+    lost: Mapping[Link, float | None], measure: Recorder, note: str = UNCOUNTED
+) -> None:
     """Judge the link that lost the largest share, among the links tested two by two."""
     shares = {" -> ".join(link): share for link, share in lost.items()}
-    record_worst(measure, check.LOST_PACKETS, shares or {"pairs of nodes": None}, UNCOUNTED)
+    record_worst(measure, check.LOST_PACKETS, shares or {"pairs of nodes": None}, note)
 
 
 def judge_stalls(run: SweepResult, explained: bool, measure: Recorder) -> None:

@@ -11,26 +11,39 @@ from typing import Any
 
 from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder
-from probes.cluster.network_facts import join_fabric
+from probes.cluster.network_facts import interfaces_of, join_fabric
 from probes.fabric import criterion as check
 from probes.fabric.addresses import RailRanks, find_rails, ranks_by_node
-from probes.fabric.link_counters import LinkReader, bytes_sent, lost_share
+from probes.fabric.link_counters import SOUND_LOSS, LinkReader, bytes_sent, lost_share
+from probes.fabric.rails import is_own_rail
 from probes.fabric.sweep import init_seconds, lowest
 from probes.findings import finding, join_names
 from reference_trainer.launch.gang import Gang, GangError
 from reports.numbers import percent, quantity
 from reports.record import Finding
 from scaling.collectives import fault_search, node_groups
-from scaling.collectives.fault_search import FaultSearchResult, Link, Pair, search_rails
-from scaling.collectives.node_groups import RankMeetings, group_sweep, own_parts, pair_sweep
-from scaling.collectives.sweep import read_nothing
+from scaling.collectives.fault_search import (
+    FaultSearchResult,
+    Link,
+    Pair,
+    round_robin,
+    search_rails,
+    typical_speed,
+)
+from scaling.collectives.node_groups import (
+    BOTH_WAYS,
+    ONE_WAY,
+    RankMeetings,
+    group_sweep,
+    own_parts,
+    pair_sweep,
+)
 
 REPEATS = 6  # tries in each direction; the fastest counts: one may lose a packet, or the CPU
 FEW_REPEATS = 2  # the same for a control: its fault is there at every try
 JOB_ROUNDS = 16  # rounds of meetings in one job
-# Longest time of a round: both directions, each try almost too slow.
-ROUND_SECONDS = 2 * REPEATS * node_groups.SLOW_TRANSFER_S
-TRIAL_SECONDS = 90  # limit of a trial, after all ranks have connected
+# Longest time of one direction, or of both at the same time: each try almost too slow.
+WAY_SECONDS = REPEATS * node_groups.SLOW_TRANSFER_S
 MAX_ALONE = 16  # pairs that are measured once more without others
 MIN_RATIO = 0.85  # share of the typical speed below which a link is a suspect: it is marginal there
 
@@ -43,9 +56,10 @@ class PairSearch:
     `lost`: the smallest share of packets that a meeting lost, None if no counter shows it.
     `lossy`: nodes and links that lose more than is allowed; its speeds are 0 (lossy) or 1.  `sent`:
     bytes that the sender counted on each of its devices.  `rails` are the rails that were tested
-    one by one.  `at_once` is the search in which all sent at the same time, None if none did.
-    `alone` is the GB/s of slow links when no other pair sends.  `problem` is why all rails at once
-    were not measured.
+    one by one.  `at_once` is the search in which all sent at the same time, both ways, None if none
+    did.  `one_rail` is the typical GB/s of a rail whose pairs send both ways while no other rail
+    does.  `alone` is the GB/s of slow links when no other pair sends.  `problem` is why all rails
+    at once were not measured.
     """
 
     speed: FaultSearchResult
@@ -55,6 +69,7 @@ class PairSearch:
     sent: dict[Link, dict[str, int | None]]
     rails: list[RailRanks] = field(default_factory=list)
     at_once: FaultSearchResult | None = None
+    one_rail: float = 0.0
     alone: dict[Link, float] = field(default_factory=dict)
     problem: str = ""
 
@@ -79,24 +94,37 @@ def run_pair_search(
     """Find links that are slow, lose packets, change data, or take a detour.
 
     On each rail (by default one, the first rank of each node) every rank meets the same local rank
-    of its partner, in each direction separately: rail by rail, and then all rails `at_once`.  A
-    link that loses more than `max_lost` of its packets is lossy.
+    of its partner.  One rail meets in each direction separately.  Several rails first meet all
+    `at_once`, both ways.  Then each rail meets alone in one round.  A pair that was as fast and
+    clean at once as such a rail needs no other meeting; the other pairs meet rail by rail, in each
+    direction separately.  A link that loses more than `max_lost` of its packets is lossy.
 
     Up to 8 nodes (7 rounds), or with the `full` matrix (n - 1 rounds), every pair meets.  Otherwise
     two or three rounds find bad nodes.
     """
     rails = rails or [first_rail(gang, node_names)]
-    found = _search(_Meetings(gang, rails, max_lost), full)
+    single = _Meetings(gang, rails, max_lost)
     if len(rails) == 1 or not at_once:
-        return found
+        return _search(single, full)
     together = _Meetings(gang, rails, max_lost, is_at_once=True)
     ports = [[*rail.ports] for rail in rails]
     try:
         all_rails = search_rails(ports, together.measure_speed, together.matrix(full), MIN_RATIO)
-    except GangError as error:  # what each rail did alone remains valid
-        return replace(found, problem=str(error))
+    except GangError as error:  # the ranks may still be able to meet rail by rail
+        return replace(_search(single, full), problem=str(error))
+    one_rail = single.measure_base()
+    single.trust(together)
+    found = _search(single, full)
     wrong = {link: found.wrong.get(link, 0) + count for link, count in together.wrong.items()}
-    return replace(found, at_once=all_rails, wrong={**found.wrong, **wrong})
+    coverage = f"{found.speed.coverage}. {len(single.trusted) // 2} of these pairs were tested "
+    coverage += "with all rails at once only, and were as fast as one rail alone"
+    return replace(
+        found,
+        speed=replace(found.speed, coverage=coverage),
+        at_once=all_rails,
+        one_rail=one_rail,
+        wrong={**found.wrong, **wrong},
+    )
 
 
 def first_rail(gang: Gang, node_names: dict[str, str]) -> RailRanks:
@@ -122,7 +150,7 @@ def run_few_pairs(
 
 def _search(meetings: _Meetings, full: bool = False) -> PairSearch:
     ports, matrix = [[*rail.ports] for rail in meetings.rails], meetings.matrix(full)
-    speed = search_rails(ports, meetings.measure_speed, matrix, MIN_RATIO)
+    speed = search_rails(ports, meetings.measure_speed, matrix, MIN_RATIO, meetings.typical)
     # The search for lossy links uses the same meetings: pairs are not measured again for it.
     lossy = search_rails(ports, meetings.measure_loss, matrix)
     found = meetings
@@ -132,7 +160,14 @@ def _search(meetings: _Meetings, full: bool = False) -> PairSearch:
 
 @dataclass
 class _Meetings:
-    """Results of all meetings of pairs so far: rail by rail, or all rails at once."""
+    """Results of all meetings of pairs so far: rail by rail, or all rails at once and both ways.
+
+    `exchanged` is the GB/s both ways where pairs also met one way.  `typical` is what
+    `typical_speed` says of the rails alone, if each has met once.  `known` are links that need not
+    meet for the first time.  `trusted` are those that never met rail by rail.  `clean` are links
+    that lost hardly a packet, and took their own rail.  `round_of` is the first round of a link
+    with all rails at once.
+    """
 
     gang: Gang
     rails: list[RailRanks]
@@ -146,6 +181,12 @@ class _Meetings:
     lost: dict[Link, float | None] = field(default_factory=dict)
     sent: dict[Link, dict[str, int | None]] = field(default_factory=dict)
     judged: set[Link] = field(default_factory=set)
+    exchanged: dict[Link, float] = field(default_factory=dict)
+    typical: tuple[float, float] | None = None
+    known: set[Link] = field(default_factory=set)
+    trusted: set[Link] = field(default_factory=set)
+    clean: set[Link] = field(default_factory=set)
+    round_of: dict[Link, list[Pair]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ranks = {port: rank for rail in self.rails for port, rank in rail.ports.items()}
@@ -157,22 +198,45 @@ class _Meetings:
         return full or max(len(rail.ports) for rail in self.rails) <= 8
 
     def measure_speed(self, rounds: list[list[Pair]]) -> dict[Link, float]:
-        """Let these pairs meet; return the GB/s of each of their links."""
-        table = [
-            [(self.ranks[a], self.ranks[b]) for a, b in pairs]
-            for pairs in chain.from_iterable(map(self._split, rounds))
-            if not self.is_control or not self.speeds.keys() >= {*pairs}
-        ]
-        for start in range(0, len(table), JOB_ROUNDS):  # each meeting of a job holds a connection
+        """Let these pairs meet, if need be; return the GB/s of each of their links."""
+        unknown = [[pair for pair in pairs if not self._take(pair)] for pairs in rounds]
+        if self.is_at_once:
+            self._meet(self._repeat_rounds(unknown), (BOTH_WAYS,))
+        else:
+            self._meet(unknown, (ONE_WAY,))
+        return {link: self.speeds[link] for link in _links_of(rounds)}
+
+    def _take(self, pair: Pair) -> bool:
+        """Return whether the first meeting of this pair is known; the next one is not."""
+        links = {pair, pair[::-1]}
+        met = self.speeds.keys() if self.is_control else self.known
+        is_known = links <= met
+        self.known -= links
+        return is_known
+
+    def _repeat_rounds(self, rounds: list[list[Pair]]) -> list[list[Pair]]:
+        """Replace pairs that have met by their whole first rounds: faults may need that load."""
+        pairs = [pair for pairs in rounds for pair in pairs]
+        first = [self.round_of[pair] for pair in pairs if pair in self.round_of]
+        fresh = [[pair for pair in pairs if pair not in self.round_of] for pairs in rounds]
+        for one in fresh:
+            self.round_of |= dict.fromkeys(_links_of([one]), one)
+        return [*{id(one): one for one in first}.values(), *fresh]
+
+    def _meet(self, rounds: list[list[Pair]], ways: tuple[str, ...]) -> None:
+        """Let these pairs meet, in these ways."""
+        split = [*chain.from_iterable(map(self._split, rounds))]
+        self.trusted -= {*_links_of(split)}
+        table = [[(self.ranks[a], self.ranks[b]) for a, b in pairs] for pairs in split]
+        directions = 2 * (ONE_WAY in ways) + (BOTH_WAYS in ways)
+        for start in range(0, len(table), JOB_ROUNDS):
             batch = table[start : start + JOB_ROUNDS]
-            timeout_s = init_seconds(self.gang.size) + 30 + ROUND_SECONDS * len(batch)
+            timeout_s = init_seconds(self.gang.size) + 30 + WAY_SECONDS * directions * len(batch)
             repeats = FEW_REPEATS if self.is_control else REPEATS
-            # Reading takes time, in which the other rails would not be loaded.
-            reader = read_nothing if self.is_at_once else LinkReader
-            call: tuple[Any, ...] = repeats, None, reader, None
+            call: tuple[Any, ...] = repeats, None, LinkReader, None, ways
             if bad := self.bad:
                 slow = bad.rank, bad.delay_s
-                call = repeats, None, partial(_make_reader, bad.rank, bad.resent_share), slow
+                call = repeats, None, partial(_make_reader, bad.rank, bad.resent_share), slow, ways
             rounds_of = zip(*(own_parts(pairs, self.gang.size) for pairs in batch), strict=True)
             met = self.gang.run(
                 pair_sweep, *call, timeout=timeout_s, environment=self.environment,
@@ -181,7 +245,29 @@ class _Meetings:
             for rank, meetings in enumerate(met):
                 if rank in self.ports:  # the others did not meet anyone
                     self._note(self.ports[rank], meetings)
-        return {link: self.speeds[link] for link in _links_of(rounds)}
+
+    def measure_base(self) -> float:
+        """Let each rail meet once while no other does; return its typical GB/s both ways.
+
+        One round for each rail, with as many pairs as in a round with all rails: what it shares
+        with other rails is then free, and what it has alone is as full.
+        """
+        rounds = [next(round_robin([*rail.ports]), []) for rail in self.rails]
+        self._meet(rounds, (ONE_WAY, BOTH_WAYS))
+        self.known.update(_links_of(rounds))
+        self.typical = typical_speed(self.speeds.values(), MIN_RATIO)
+        return typical_speed(self.exchanged.values(), MIN_RATIO)[0]
+
+    def trust(self, together: _Meetings) -> None:
+        """Take over pairs that all rails at once did not slow: rail by rail they are no slower."""
+        least = MIN_RATIO * self.typical[0] if self.typical else float("inf")
+        fast = {link for link, speed in together.speeds.items() if speed >= least}
+        good = (fast & together.clean) - self.known
+        for link in good & {link[::-1] for link in good}:
+            self.speeds[link], self.lost[link] = together.speeds[link], together.lost[link]
+            self.sent[link] = together.sent[link]
+            self.trusted.add(link)
+        self.known |= self.trusted
 
     def measure_alone(self, links: list[Link]) -> dict[Link, float]:
         """Measure the pairs of these links again, one after the other; GB/s by link.
@@ -198,9 +284,8 @@ class _Meetings:
 
     def _split(self, pairs: list[Pair]) -> list[list[Pair]]:
         """Split a round into one for each rail, unless all rails meet at once."""
-        if self.is_at_once:
-            return [pairs]
         by_rail = [[pair for pair in pairs if pair[0] in rail.ports] for rail in self.rails]
+        by_rail = [pairs] if self.is_at_once else by_rail
         return [found for found in by_rail if found]
 
     def measure_loss(self, rounds: list[list[Pair]]) -> dict[Link, float]:
@@ -221,17 +306,34 @@ class _Meetings:
 
     def _note(self, port: str, met: RankMeetings) -> None:
         """Record what the rank of this port observed."""
-        for rank, (speed, wrong) in met.received.items():
+        both = self.speeds if self.is_at_once else self.exchanged
+        data = [(rank, *found, self.speeds) for rank, found in met.received.items()]
+        data += [(rank, *found[:2], both) for rank, found in met.exchanged.items()]
+        for rank, speed, wrong, speeds in data:
             link = self.ports[rank], port
-            self.speeds[link] = speed
+            speeds[link] = speed
             self.wrong[link] = self.wrong.get(link, 0) + wrong
-        for rank, readings in met.sent.items() if not self.is_at_once else ():
+        for rank, readings in met.sent.items():
             link = port, self.ports[rank]
-            known = [
-                share for share in (self.lost.get(link), lost_share(readings)) if share is not None
-            ]
-            self.lost[link] = min(known, default=None)
-            self.sent[link] = join_fabric(bytes_sent(readings), self.rail_of[port].fabric)
+            self._note_counts(link, readings, met.exchanged[rank][2] if self.is_at_once else 0)
+
+    def _note_counts(self, link: Link, readings: list[Any], payload: int) -> None:
+        """Record what the sender counted; `payload` is what its rank sent with all rails at once.
+
+        RDMA's packets are those of all its node's ranks: there all losses may be of this link.
+        """
+        rail, grown, share = self.rail_of[link[0]], bytes_sent(readings), lost_share(readings)
+        if self.is_at_once:
+            share = share if share is None else share * len(self.rails)
+            is_sound = share is not None and share <= min(SOUND_LOSS, self.max_lost)
+            if is_sound and is_own_rail(rail, self.rails, grown, payload):
+                self.clean.add(link)
+            own = {*interfaces_of(rail.fabric)}
+            others = {name for one in self.rails for name in interfaces_of(one.fabric)} - own
+            grown = {name: count for name, count in grown.items() if name not in others}
+        known = [one for one in (self.lost.get(link), share) if one is not None]
+        self.lost[link] = min(known, default=None)
+        self.sent[link] = join_fabric(grown, rail.fabric)
 
 
 def _make_reader(bad_rank: int, resent_share: float) -> LinkReader:
@@ -265,7 +367,7 @@ def run_groups(
 ) -> list[tuple[float, int]]:
     """Time all-reduce in disjoint groups of ranks at once; return what `group_sweep` does."""
     each = [(own,) for own in own_parts(groups, gang.size)]
-    timeout_s = init_seconds(gang.size) + TRIAL_SECONDS
+    timeout_s = 2 * init_seconds(gang.size)  # all ranks connect, and then those of each group
     return gang.run(group_sweep, None, slow, each=each, timeout=timeout_s)
 
 
@@ -367,16 +469,22 @@ def measure_inside(
     )
 
 
-def judge_inside(inside: InsideSpeeds, measure: Recorder) -> None:
-    """Judge the slowest node by the others, and each by the agreed figure if there is one."""
+def judge_inside(inside: InsideSpeeds, measure: Recorder, *, alone: bool = False) -> None:
+    """Judge the slowest node by the others, and each by the agreed figure if there is one.
+
+    `alone`: one node was ordered, so that figure decides alone, and must be there.
+    """
+    name = check.ALL_REDUCE_INSIDE_NODE
     if not inside.busbw:
         measure.covered("all-reduce inside nodes was not tested: each node has one rank")
+        if alone:
+            measure(name, None, note="the node has one rank, and links inside it need two")
         return
     measure(check.WRONG_ELEMENTS, sum(inside.wrong.values()), on="all-reduce inside nodes")
-    judge_against_others(inside, measure)
-    name = check.ALL_REDUCE_INSIDE_NODE
+    if not alone:
+        judge_against_others(inside, measure)
     slowest, speed = min(inside.busbw.items(), key=lambda item: item[1])
-    if is_agreed(measure, name):
+    if alone or is_agreed(measure, name):
         measure(name, speed, on=slowest, samples=len(inside.busbw))
     else:
         measure.note(name, speed, "GB/s", on=slowest)
@@ -384,7 +492,7 @@ def judge_inside(inside: InsideSpeeds, measure: Recorder) -> None:
     measure.explain(find_slow_inside(inside, least, lowest(measure, name)))
     left_out = f"; not in {join_names(inside.left_out)} (one rank)" if inside.left_out else ""
     nodes = quantity(len(inside.busbw), "nodes")
-    measure.covered(f"all-reduce inside {nodes}, all at once{left_out}")
+    measure.covered(f"all-reduce inside {nodes}{', all at once' * (not alone)}{left_out}")
 
 
 def judge_against_others(inside: InsideSpeeds, measure: Recorder) -> None:

@@ -20,7 +20,7 @@ from probes.cluster.network_facts import interfaces_of, port_bytes
 from probes.cluster.node_facts import rdma_ports
 from probes.cluster.system_facts import RDMA_SYSFS
 from probes.environment.checks import admitted_facts, count_rails, nccl_ports, read_ib_hca
-from probes.fabric.addresses import port_name, ranks_by_node, suspects
+from probes.fabric.addresses import RailRanks, port_name, ranks_by_node, suspects
 from probes.fabric.reach import ReachabilityResult, find_unreachable, judge_reach, reach_series
 from probes.findings import finding, name_port
 from reference_trainer.launch.gang import Gang, GangError
@@ -28,6 +28,7 @@ from reference_trainer.process_group import joins_no_group
 from reports.numbers import percent
 from reports.record import Finding
 from scaling.collectives.line_rate import active_rails
+from scaling.collectives.sweep import call_seconds
 
 ALL_MACHINES = "ff02::1"  # of a link: RFC 4291, 2.7.1
 REPEAT_S = 0.2
@@ -189,7 +190,8 @@ def listen(
     arguments = interfaces, port, secrets.token_hex(8), HEAR_SECONDS
     each: list[list[object]] = [[name] for name in nodes]
     groups = [[rank] for rank in first.values()]
-    heard = gang.run(hear_rails, *arguments, timeout=60, each=each, groups=groups)
+    timeout_s = call_seconds(len(nodes))
+    heard = gang.run(hear_rails, *arguments, timeout=timeout_s, each=each, groups=groups)
     return {
         node: {
             name: [(peer, rail) for peer, rail in others if peer in first and rail in interfaces]
@@ -225,6 +227,24 @@ def bytes_by_interface(
     """Select what each interface of a fabric sent; empty if the fabric has one."""
     names = interfaces_of(fabric)
     return {name: grown[name] for name in names if name in grown} if len(names) > 1 else {}
+
+
+def is_own_rail(
+    rail: RailRanks, rails: Sequence[RailRanks], grown: Mapping[str, int | None], payload: int
+) -> bool:
+    """Return whether a rank's bytes left by its own rail, while each rank sent `payload` bytes.
+
+    Devices of several rails count together (RDMA).  If most bytes of one rank took no rail, half of
+    them at least were counted elsewhere.  False if a counter cannot be read.
+    """
+    devices = {one.name: interfaces_of(one.fabric) or [one.fabric or ""] for one in rails}
+    every = {name for names in devices.values() for name in names}
+    known = {name: count for name, count in grown.items() if count is not None}
+    own = sum(known.get(name, 0) for name in devices[rail.name])
+    elsewhere = sum(count for name, count in known.items() if name not in every)
+    sharing = sum(one.fabric == rail.fabric for one in rails)
+    counted = len(known) == len(grown) and own >= (sharing - 0.5) * payload > 0
+    return counted and elsewhere < payload / 2
 
 
 def rail_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int | None]:

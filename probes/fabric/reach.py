@@ -9,7 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from probes.check.recorder import Recorder
-from probes.cluster.network_facts import MOST_ALL_PAIRS, describe_peers, list_pairs, map_peers
+from probes.cluster.network_facts import (
+    MOST_ALL_PAIRS,
+    RDMA,
+    describe_peers,
+    list_pairs,
+    map_peers,
+)
 from probes.fabric import addresses as ports_of
 from probes.fabric import criterion as check
 from probes.fabric.addresses import DoctoredPort, DuplicateAddress, FabricPorts, port_name, suspects
@@ -234,6 +240,14 @@ class FabricNodes:
         each = {n: [at, seconds, *([False] if n in closed else [])] for n, at in usable.items()}
         ports = self._on_each(serve, each=each)
         return {name: (usable[name], port) for name, port in ports.items()}
+
+
+def fails_by_tcp_alone(reach: Mapping[str | None, ReachabilityResult]) -> bool:
+    """Return whether only TCP fails on ports of RDMA: a cloud may carry nothing but RDMA there."""
+    one = reach.get(RDMA)
+    if one is None or one.note:  # without addresses on these ports, Ray's network was tested
+        return False
+    return bool(one.pairs) and not (one.narrow or one.duplicates or one.dead)
 
 
 PING_HEADERS = 28  # bytes of IPv4 (20) and ICMP (8): the MTU counts them, `ping -s` does not

@@ -6,24 +6,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from probes.check.judging import is_agreed
+from probes.check.judging import is_agreed, judge_if_agreed
 from probes.check.recorder import Recorder
+from probes.cluster.network_facts import RDMA
 from probes.fabric import criterion as check
 from probes.fabric import sweep
 from probes.fabric.addresses import ranks_by_node
+from probes.fabric.detect import by_number
 from probes.fabric.judge import FabricRig
 from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, check_ops, gang_env, run_sweep
 from probes.fabric.transport import RankLogs
-from probes.findings import finding
+from probes.findings import finding, join_names
 from reference_trainer.launch.gang import Gang, GangError
 from reports.numbers import percent, quantity, size_text
 from reports.record import Finding
+from scaling.collectives.line_rate import all_to_all_ratio
 
 FSDP_OPS = ("all_gather", "reduce_scatter")
 ALL_TO_ALL = "alltoall"
 # gloo has no reduce-scatter: it reduces the complete buffer on every rank (torch 2.13,
 # ProcessGroupGloo.cpp), twice the bytes.
 GLOO_BYTES = {"reduce_scatter": 2.0}
+# All published figures of all-to-all are of RDMA.  Over TCP, sockets to all ranks share one link.
+TCP_ALL_TO_ALL = 0.64  # of what RDMA lets expect: less than 35 % of the all-reduce's rate fails
 PRECISE_S = 0.25  # budget of one size and placement, as in the sweep of all-reduce
 
 
@@ -101,16 +106,15 @@ def judged_ops(tier: str) -> tuple[str, ...]:
 def expected_ratio(name: str, run: SweepResult) -> float:
     """Return the busbw of a collective that a sound fabric gives, by that of the ring all-reduce.
 
-    A ring of all-gather or reduce-scatter has the same busbw (nccl-tests, doc/PERFORMANCE.md).  In
-    all-to-all each of n ranks, g per node, sends (n - g)/n of its buffer through its part, 1/g, of
-    the node's rate R: its busbw, counted by (n - 1)/n, is R/g x (n - 1)/(n - g).
+    A ring of all-gather or reduce-scatter has the same busbw (nccl-tests, doc/PERFORMANCE.md).
     """
     if run.backend == "gloo" and name in GLOO_BYTES:
         return 1 / GLOO_BYTES[name]
     if name != ALL_TO_ALL:
         return 1.0
     inside = max(map(len, ranks_by_node(run.rank_nodes).values()))
-    return (run.ranks - 1) / (run.ranks - inside) / inside if run.ranks > inside else 1.0
+    part = 1.0 if run.main_device == RDMA else TCP_ALL_TO_ALL
+    return part * all_to_all_ratio(run.ranks, inside)
 
 
 def judge_collectives(
@@ -152,7 +156,7 @@ def judge_shares(speeds: dict[str, CollectiveSpeed], measure: Recorder) -> None:
 def find_slow_collectives(
     speeds: dict[str, CollectiveSpeed], shares: dict[str, float], agreed: dict[str, float]
 ) -> list[Finding]:
-    """Make one finding per collective that is slower than the all-reduce lets expect, or agreed.
+    """Make one finding per collective that is slower than the all-reduce lets expect, or its limit.
 
     `shares` are the least shares of what is expected, `agreed` the least GB/s, by name.
     """
@@ -164,7 +168,7 @@ def find_slow_collectives(
             message += f"{quantity(speed.expected, 'GB/s')} expected from the all-reduce"
             findings.append(finding("FAB-SLOW-COLLECTIVE", message, []))
         elif speed.busbw < agreed[name]:
-            message = f"{found}. Agreed: {quantity(agreed[name], 'GB/s')}"
+            message = f"{found}. Expected: {quantity(agreed[name], 'GB/s')} or more"
             findings.append(finding("FAB-SLOW-COLLECTIVE", message, []))
     return findings
 
@@ -180,8 +184,65 @@ def has_nvlink_between(facts: Sequence[Mapping[str, Any]]) -> bool:
     )
 
 
+COMPLETED, SUCCESS = 3, 0  # nvmlGpuFabricState_t, nvmlReturn_t: the GPU is in its domain
+Domain = tuple[str, int]  # clusterUuid, cliqueId: all GPUs with both reach each other by NVLink
+BETWEEN = "NVLink between nodes"
+
+
+def read_domain(fact: Mapping[str, Any]) -> Domain | None:
+    """Read the NVLink domain in which all GPUs of a node are; None if it is not known.
+
+    A GPU that is not registered, or has no clusterUuid, is in none: NCCL uses no NVLink from it.
+    """
+    found: set[Domain | None] = set()
+    for fabric in (board.get("fabric") for board in fact["gpu_health"]["boards"]):
+        is_in = fabric and (fabric["state"], fabric["status"]) == (COMPLETED, SUCCESS)
+        known = is_in and fabric["cluster"].strip("0")
+        found.add((fabric["cluster"], fabric["clique"]) if known else None)
+    return found.pop() if len(found) == 1 else None
+
+
+def find_domains(
+    rank_nodes: Sequence[str], known: Mapping[str, Domain | None]
+) -> tuple[dict[str, list[int]], dict[str, str], list[str]]:
+    """Group ranks by NVLink domain; return (ranks, problems, nodes alone in a rack).
+
+    `rank_nodes` names each rank's node, `known` each node's domain.  Ranks and problems, which are
+    why nodes cannot be tested, are by what they are: `NVLink of node0 to node17`.  A node whose
+    domain is not known is put into no other's.  One that is alone in a clique of a rack that others
+    share was split from them, by order or by mistake.
+    """
+    everyone = sorted({*rank_nodes}, key=by_number)
+    groups, lost, alone = dict[Domain, list[str]](), list[str](), list[str]()
+    for node in everyone:
+        domain = known.get(node)
+        (groups.setdefault(domain, []) if domain else lost).append(node)
+    ranks, problems = dict[str, list[int]](), dict[str, str]()
+    for (rack, _), nodes in groups.items():
+        where = name_domain(nodes, everyone)
+        if len(nodes) > 1:
+            ranks[where] = [at for at, node in enumerate(rank_nodes) if node in nodes]
+        elif [uuid for uuid, _ in groups].count(rack) > 1:
+            problems[where] = "it is alone in its clique, and other nodes share its rack"
+        else:
+            alone += nodes
+    if lost:
+        why = "registration with the NVLink fabric is not completed, or NVML does not show it"
+        problems[name_domain(lost, everyone)] = why
+    if not ranks and not problems:
+        problems[BETWEEN] = "no two nodes are in one NVLink domain"
+    return ranks, problems, alone
+
+
+def name_domain(nodes: Sequence[str], everyone: Sequence[str]) -> str:
+    """Name the NVLink of these nodes; both lists are in order."""
+    at = everyone.index(nodes[0])
+    is_run = len(nodes) > 2 and list(everyone[at : at + len(nodes)]) == list(nodes)
+    return f"NVLink of {f'{nodes[0]} to {nodes[-1]}' if is_run else join_names(nodes)}"
+
+
 def measure_nvlink(rig: FabricRig, logs: RankLogs) -> None:
-    """Sweep all-reduce with NVLink between nodes, and the algorithm that NCCL chooses.
+    """Sweep all-reduce in each NVLink domain, with NVLink and the algorithm that NCCL chooses.
 
     It takes new ranks, because NCCL reads its environment once per process.
     """
@@ -191,30 +252,41 @@ def measure_nvlink(rig: FabricRig, logs: RankLogs) -> None:
     measure.progress("fabric: NVLink between nodes")
     own_choice: dict[str, str | None] = {"NCCL_MNNVL_ENABLE": None, "NCCL_ALGO": None}
     rig.gang.remove()
+    names, where = cluster.node_names, BETWEEN
+    known = {names[fact["node"]]: read_domain(fact) for fact in cluster.facts}
+    runs, problems = dict[str, SweepResult](), dict[str, str]()
     try:
         with cluster.gang(environment={**gang_env(logs), **own_choice}) as gang:
-            run = run_sweep(gang, cluster.node_names, logs, rig.terms.fabric)
+            nodes = [names[place.node] for place in gang.places]
+            domains, problems, alone = find_domains(nodes, known)
+            for where, ranks in domains.items():
+                runs[where] = run_sweep(gang, names, logs, rig.terms.fabric, ranks=ranks)
+        if alone:
+            why = "each is alone in its NVLink domain"
+            measure.covered(f"{BETWEEN} was not tested on {join_names(alone)}: {why}")
     except GangError as error:
-        record_nvlink(None, str(error), measure)
-    else:
-        record_nvlink(run, "", measure)
+        problems[where] = str(error)
+    record_nvlink(runs, problems, measure)
 
 
-def record_nvlink(run: SweepResult | None, problem: str, measure: Recorder) -> None:
-    """Judge the bandwidth by the agreed figure, or note it; bytes on the network prove none.
+def record_nvlink(
+    runs: Mapping[str, SweepResult], problems: Mapping[str, str], measure: Recorder
+) -> None:
+    """Judge the slowest domain by the agreed figure, or note it; bytes on the network prove none.
 
-    Without a run, `problem` is the reason.
+    `runs` and `problems`, the reasons why others were not tested, are by names of `find_domains`.
     """
-    value, noise = None, dict[str, Any]()
-    if run:
-        crossed = [node for node in run.sent if run.is_counted(node)]
-        devices = ", ".join(sorted({run.main_devices[node] for node in crossed}))
-        problem = f"data between nodes used {devices}, not NVLink" if crossed else ""
-        row = run.plateau
-        value = None if crossed else row["busbw"]
-        noise = {"spread": row["spread"], "samples": row["samples"]} if value else {}
-    if is_agreed(measure, check.NVLINK_BUSBW):
-        measure(check.NVLINK_BUSBW, value, on="NVLink between nodes", note=problem, **noise)
-    else:
-        measure.note(check.NVLINK_BUSBW, value, "GB/s", on="NVLink between nodes")
-    measure.covered(problem or "all-reduce over NVLink between nodes")
+    crossed, speeds = dict(problems), dict[str, float]()
+    for where, run in runs.items():
+        if used := {run.main_devices[node] for node in run.sent if run.is_counted(node)}:
+            crossed[where] = f"data between nodes used {', '.join(sorted(used))}, not NVLink"
+        else:
+            speeds[where] = run.plateau["busbw"]
+            measure.covered(f"all-reduce over {where}: {quantity(speeds[where], 'GB/s')}")
+    for where, why in crossed.items():
+        judge_if_agreed(measure, check.NVLINK_BUSBW, None, "GB/s", on=where, note=why)
+        measure.covered(f"{where}: {why}")
+    if speeds:
+        slowest = min(speeds, key=lambda where: speeds[where])
+        noise = {name: runs[slowest].plateau[name] for name in ("spread", "samples")}
+        judge_if_agreed(measure, check.NVLINK_BUSBW, speeds[slowest], "GB/s", on=slowest, **noise)

@@ -201,19 +201,26 @@ def run_sweep(
     fabric: str | None = None,
     environment: dict[str, str | None] | None = None,
     only: int | None = None,
+    ranks: Sequence[int] | None = None,
 ) -> SweepResult:
     """Sweep all-reduce over the gang and count the bytes; `only` limits it to one size (bytes).
 
-    The interfaces of `fabric` are counted as one device.
+    The interfaces of `fabric` are counted as one device.  With `ranks`, these alone sweep, as a job
+    of their own, and the library is not asked.
     """
-    before, ports = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
-    wait = sweep_seconds(gang.size)
+    own = [*(ranks or range(gang.size))]
+    part: dict[str, Any] = {"groups": [own]} if ranks else {}
+    within: dict[str, Any] = {"timeout": collectives.call_seconds(len(own)), **part}
+    before, ports = gang.run(read_counters, **within), gang.run(read_rails, **within)
+    wait = sweep_seconds(len(own))
     call = ("all_reduce",), None, 0.25, only, None, LinkReader
-    data = gang.run(collectives.sweep, *call, timeout=wait, environment=environment)
-    after, ports_after = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
-    nodes = [node_names[place.node] for place in gang.places]
+    data = gang.run(collectives.sweep, *call, timeout=wait, environment=environment, **part)
+    after, ports_after = gang.run(read_counters, **within), gang.run(read_rails, **within)
+    nodes = [node_names[gang.places[rank].node] for rank in own]
     backend, sweeps = data[0]["backend"], [item["sweeps"]["all_reduce"] for item in data]
-    if backend == "nccl":
+    if ranks:
+        library = TransportReport()
+    elif backend == "nccl":
         library = logs.report(gang, node_names, fabric)
     else:
         library = gloo_report(gang, node_names, [item["connections"] for item in data], fabric)

@@ -25,6 +25,7 @@ from probes.nccl.parser import read_logs
 from probes.nccl.report import NcclReport, incomplete_files, judge_log
 from reference_trainer.launch.gang import Gang
 from reports.record import Finding
+from scaling.collectives.sweep import call_seconds
 
 Connection = tuple[str, str, int, int]  # own address, peer's address, own port, peer's port
 # Google's plugins send from GPU memory through Ethernet interfaces, as fast as RDMA.
@@ -41,14 +42,16 @@ class TransportReport:
     """Transport that the library reports: node -> rdma, tcp or the interface.
 
     If `transports` is empty, `problem` is the reason.  `report` is the judged NCCL log, if there is
-    one.  `logs` are its files by name, zipped.  `stages` is how far each rank came.  `interface` is
-    the interface by which all ranks connect, None if they differ.
+    one, and `missing` what is not in it.  `logs` are its files by name, zipped.  `stages` is how
+    far each rank came.  `interface` is the interface by which all ranks connect, None if they
+    differ.
     """
 
     source: str = ""
     transports: dict[str, str] = field(default_factory=dict)
     problem: str = ""
     report: NcclReport | None = None
+    missing: Sequence[str] = ()
     logs: dict[str, bytes] = field(default_factory=dict)
     stages: dict[str, str] = field(default_factory=dict)
     interface: str | None = None
@@ -119,6 +122,7 @@ class RankLogs:
             transports=transports,
             problem="" if transports else reason,
             report=report,
+            missing=missing,
             logs=logs,
             stages={rank.name: STAGES[rank.stage] for rank in log.ranks.values()},
             interface=ifnames.pop() if len(ifnames) == 1 else None,
@@ -209,7 +213,7 @@ def gloo_report(
 
     An interface of `fabric` is reported by its name.
     """
-    interfaces = gang.run(read_interfaces, timeout=60)
+    interfaces = gang.run(read_interfaces, timeout=call_seconds(gang.size))
     transports: dict[str, str] = {}
     for place, devices, ends in zip(gang.places, interfaces, connections, strict=True):
         addresses = {port["address"]: name for name, port in devices.items() if port["address"]}

@@ -167,6 +167,7 @@ class ProcessFault(FaultInjector):
     def __init__(self, out: Path, rank: int, fault: Fault) -> None:
         self.out, self.rank, self.fault = out, rank, fault
         self.victim: RankLocation | None = None
+        self._gang: Any = None
         self._agent: Any = None
         self._moment: tuple[Any, ...] = ()  # arguments of the agent's wait_and_signal
         self._offset = 0.0  # seconds that the victim's clock is ahead of the driver's
@@ -178,7 +179,7 @@ class ProcessFault(FaultInjector):
 
         If the agent cannot start, the run goes on without a fault and `error` gives the reason.
         """
-        self.victim = target.places[self.rank]
+        self._gang, self.victim = target, target.places[self.rank]
         try:
             self._start_agent(target)
         except ray.exceptions.RayError as error:
@@ -205,6 +206,8 @@ class ProcessFault(FaultInjector):
             return
         self.count += int(injected)
         self.sent = self.injected_at - self._offset if self.injected_at else 0.0
+        if self.injected_at and self.victim and self.fault.signum == signal.SIGKILL:
+            self._gang.on_kill([self.victim.node], at=self.injected_at)
 
     def _inject(self) -> tuple[bool, float]:
         """Inject the fault at its event; return (whether it took effect, victim's clock in s)."""

@@ -31,6 +31,7 @@ class CompetingJob:
 
     def __init__(self, name: str, cluster: Cluster) -> None:
         self.name, self.id, self._cleanup = name, "", cluster.cleanup
+        self._note_kill = cluster.note_kill
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  (`end` closes it)
         self._child = subprocess.Popen(
             [sys.executable, str(SCRIPT), cluster.address, cluster.resource],
@@ -84,6 +85,8 @@ class CompetingJob:
 
     def signal(self, signum: int) -> None:
         """Send a signal to the driver; after SIGKILL, wait up to 10 s for its exit."""
+        if signum == signal.SIGKILL:
+            self._note_kill()  # Ray ends the job's actors, wherever they are
         self._child.send_signal(signum)
         if signum == signal.SIGKILL:
             self._child.wait(timeout=10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from probes.check.declarations import ControlRow
 from probes.check.judging import plant
 from probes.check.recorder import Recorder, Trial
 from probes.cluster.ask import on_node
@@ -30,7 +31,7 @@ OUTCOME_SECONDS = 10.0  # for a job to give up after that
 NO_IDLE = "no idle node: Ray must count all GPUs of a node as free, and one GPU must be unused"
 
 
-def control_release_one_early(run: Scenario) -> None:
+def control_release_one_early(run: Scenario, name: ControlRow = check.ONE_BUNDLE_EARLY) -> None:
     """Place one bundle of a gang before the other; the judge must find a partial hold."""
     with run.as_control() as samples:
         first = run.ask("A", max(run.total - 1, 1))
@@ -45,7 +46,7 @@ def control_release_one_early(run: Scenario) -> None:
     fault = "a job gets its two accelerators one after the other"
     judge_early = partial(judge_partial_holds, [samples])
     saw = caught[0] if caught else "no partly held gang"
-    plant(run.measure, check.ONE_BUNDLE_EARLY, fault, judge_early, located=bool(caught), saw=saw)
+    plant(run.measure, name, fault, judge_early, located=bool(caught), saw=saw)
 
 
 def control_unregistered_gpu(run: Scenario) -> None:
@@ -101,6 +102,7 @@ def _occupy_gpu(run: Scenario, node: str, uuid: str) -> list[checks.Sample]:
             ray.get(gpu_user.allocate.remote(uuid), timeout=GPU_CONTEXT_SECONDS)
             run.observer.wait(checks.FREE_LAG + 1)
         finally:
+            run.rig.cluster.note_kill([node_id])
             ray.kill(gpu_user)
         run.observer.wait(GPU_FREED_SECONDS)  # later samples must not include this use
     return samples
@@ -268,10 +270,16 @@ def control_fragments(measure: Recorder, nodes: dict[str, int]) -> None:
     plant(measure, check.PACK_PASSED_OFF_AS_STRICT_PACK, fault, fragments, saw=saw)
 
 
-def control_wrong_strategy(measure: Recorder, nodes: dict[str, int]) -> None:
-    """Judge a SPREAD gang that lies on several nodes as if it had asked for one node."""
-    violation = checks.explain_misplaced("STRICT_PACK", nodes, nodes)
-    fault = "a SPREAD gang on several nodes replaces a STRICT_PACK gang"
-    name, values = check.SPREAD_PASSED_OFF_AS_STRICT_PACK, {check.MISPLACED: int(bool(violation))}
+def control_wrong_strategy(measure: Recorder, nodes: dict[str, int], alone: bool = False) -> None:
+    """Judge a SPREAD gang that lies on several nodes as if it had asked for one node.
+
+    `alone`: on the only node, a PACK gang is judged as if it had asked for several nodes.
+    """
+    fault, asked = "a SPREAD gang on several nodes replaces a STRICT_PACK gang", "STRICT_PACK"
+    name = check.SPREAD_PASSED_OFF_AS_STRICT_PACK
+    if alone:
+        fault, asked = "a PACK gang on the node replaces a STRICT_SPREAD gang", "STRICT_SPREAD"
+        name = check.PACK_PASSED_OFF_AS_STRICT_SPREAD
+    violation = checks.explain_misplaced(asked, nodes, nodes)
     saw = violation or f"the gang is on {join_names(nodes) or 'no node'}"
-    plant(measure, name, fault, values, saw=saw)
+    plant(measure, name, fault, {check.MISPLACED: int(bool(violation))}, saw=saw)

@@ -5,8 +5,8 @@ from __future__ import annotations
 # fmt: off
 # isort: off
 from probes.check.declarations import (
-    ALL_GPUS, ON_GPU, SPARE_RAYLETS, Check, ControlRow, CriterionRow, Probe, default_check, fixed_check,
-    none_of, ordered,
+    ALL_GPUS, ON_GPU, ONE_NODE, SPARE_RAYLETS, Check, ControlRow, CriterionRow, OnOneNode, Probe,
+    default_check, fixed_check, none_of, ordered,
 )
 
 MANY_GROUPS = "creates many placement groups, which puts load on Ray's head node"
@@ -31,7 +31,7 @@ BLOCKED_BEHIND = none_of(
 )
 PLACED_IN_FRAGMENTS = none_of(
     "placed_in_fragments", "nodes", "STRICT_PACK requires one node, even if only several nodes together have enough free GPUs",
-    failing="a job that had to wait for room on one node was placed on {value}",
+    when=~ONE_NODE, failing="a job that had to wait for room on one node was placed on {value}",
 )
 NEVER_PLACED = none_of(
     "never_placed", "gangs", "every gang that fits must be placed",
@@ -116,9 +116,17 @@ GANG_GIVEN_BACK = ControlRow("gang given back", LOST_WHILE_RUNNING)
 DRIVER_STOPPED_NOT_KILLED = ControlRow("driver stopped, not killed", NOT_REMOVED)
 TWO_GROUPS_PER_JOB = ControlRow("two groups per job", DEADLOCKS)
 PACK_PASSED_OFF_AS_STRICT_PACK = ControlRow("PACK passed off as STRICT_PACK", PLACED_IN_FRAGMENTS)
-SPREAD_PASSED_OFF_AS_STRICT_PACK = ControlRow("SPREAD passed off as STRICT_PACK", MISPLACED)
+SPREAD_PASSED_OFF_AS_STRICT_PACK = ControlRow(
+    "SPREAD passed off as STRICT_PACK", MISPLACED, when=~ONE_NODE,
+)
+PACK_PASSED_OFF_AS_STRICT_SPREAD = ControlRow(
+    "PACK passed off as STRICT_SPREAD", MISPLACED, when=ONE_NODE,
+)
 ONE_RANK_ASTRAY = ControlRow("one rank astray", MISPLACED)
 ONE_BUNDLE_EARLY = ControlRow("one bundle early", PARTIALLY_HELD)
+ONE_BUNDLE_EARLY_ON_ONE_NODE = ControlRow(
+    "one bundle early, on the only node", PARTIALLY_HELD, when=ONE_NODE,
+)
 NODE_NOT_LOST = ControlRow("node not lost", LOSSES_NOT_DETECTED)
 
 PROBES = (
@@ -154,14 +162,14 @@ PROBES = (
         "test_gang_placement.py::test_fragments_are_not_mistaken_for_room",
         tier="standard", usual_s=3,
         checks=(*STEADY, PLACED_IN_FRAGMENTS, BLOCKED_BEHIND),
-        controls=(PACK_PASSED_OFF_AS_STRICT_PACK,),
+        controls=(PACK_PASSED_OFF_AS_STRICT_PACK, ONE_BUNDLE_EARLY_ON_ONE_NODE),
         disturbs=COMPETING,
     ),
     Probe(
         "test_gang_placement.py::test_strategies_hold",
         tier="standard", usual_s=2,
         checks=(*STEADY, MISPLACED),
-        controls=(SPREAD_PASSED_OFF_AS_STRICT_PACK,),
+        controls=(SPREAD_PASSED_OFF_AS_STRICT_PACK, PACK_PASSED_OFF_AS_STRICT_SPREAD),
         disturbs=COMPETING,
     ),
     Probe(
@@ -223,4 +231,5 @@ CRITERION = CriterionRow(
     headlines={PLACEMENT_DELAY: "a job starts {value} after GPUs are free"},
     proven="; no job held only a part of its GPUs", usual_s={"quick": 27, "standard": 155},
     depends=("queue",), least_gpus=2,
+    on_one_node=OnOneNode(untested="gangs over several nodes"),
 )

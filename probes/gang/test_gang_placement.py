@@ -2,7 +2,7 @@
 
 import pytest
 
-from probes.check.judging import plant
+from probes.check.judging import is_alone, plant
 from probes.contract import placement as components
 from probes.findings import finding, join_names
 from probes.gang import controls
@@ -15,11 +15,15 @@ from probes.gang.scenario import NoRoom
 pytestmark = [pytest.mark.criterion("GANG"), pytest.mark.tier("standard")]
 
 
-def test_fragments_are_not_mistaken_for_room(scene, measure):
+def test_fragments_are_not_mistaken_for_room(scene, cluster, terms, measure):
     """A gang for one node waits and holds nothing, while only several nodes together have room.
 
-    A PACK gang of the same size is placed on them at once.
+    A PACK gang of the same size is placed on them at once.  Where one node was ordered, a gang
+    waits for all of it, and a smaller one is placed.
     """
+    if is_alone(cluster, terms):
+        wait_for_whole_node(scene)
+        return
     with scene("free GPUs only on several nodes", nodes=2) as run:
         largest, filler = max(run.capacity.values()), ""
         size = max(largest, 2)
@@ -51,9 +55,27 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
             time_handoff(run, run.drop(packed), strict, never)
 
 
-def test_strategies_hold(scene, measure):
+def wait_for_whole_node(scene):
+    """Judge that a gang which needs the whole node waits, and blocks no smaller gang."""
+    with scene("no room on the node") as run:
+        controls.control_release_one_early(run, check.ONE_BUNDLE_EARLY_ON_ONE_NODE)
+        taken = run.ask("A", 1)
+        if run.wait_placed(taken) is None:
+            raise NoRoom("Ray did not place the gang that takes one accelerator")
+        strict = run.ask("B", run.total, strategy="STRICT_PACK")
+        run.observer.wait(PENDING_SECONDS)
+        asked_at = run.observer.mark("A asks for the rest")
+        rest = run.ask("A", run.total - 1)
+        judge_not_blocked(run, rest, asked_at)
+        run.drop(taken)
+        never = "Ray did not place the STRICT_PACK gang within 30 s after all GPUs were free"
+        time_handoff(run, run.drop(rest), strict, never)
+
+
+def test_strategies_hold(scene, cluster, terms, measure):
     """Ray places gangs as PACK, SPREAD, STRICT_PACK and STRICT_SPREAD require."""
-    with scene("placement strategies", nodes=2) as run:
+    alone = is_alone(cluster, terms)
+    with scene("placement strategies", nodes=1 if alone else 2) as run:
         nodes, largest = len(run.capacity), max(run.capacity.values())
         sizes = {"PACK": largest, "STRICT_PACK": largest, "STRICT_SPREAD": nodes, "SPREAD": nodes}
         used = {name: scenes.try_strategy(run, name, size) for name, size in sizes.items()}
@@ -68,9 +90,9 @@ def test_strategies_hold(scene, measure):
         wrong = [message for message in wrong if message]
         ours = any(message.startswith("STRICT") for message in wrong)  # the others are preferences
         findings = [finding("GANG-MISPLACED", message) for message in wrong]
-        count = len(sizes) + 1
+        count, used_name = len(sizes) + 1, "PACK" if alone else "SPREAD"
         run.measure_at_end(check.MISPLACED, len(wrong), *findings, samples=count, ours=ours)
-        controls.control_wrong_strategy(measure, used["SPREAD"])
+        controls.control_wrong_strategy(measure, used[used_name], alone)
 
 
 def test_components_lie_where_they_were_put(scene, cluster, terms, measure):

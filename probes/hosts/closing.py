@@ -176,9 +176,19 @@ def _key(board: Board) -> tuple[str, str]:
     return board["uuid"], board["slot"]
 
 
-# Xids of a program that computes wrongly or is ended, as NVIDIA's device plugin for Kubernetes
-# lists them (k8s-device-plugin, internal/rm/health.go).
-OF_PROGRAMS = (13, 31, 43, 45, 68, 109)
+# Xids that a sound GPU may report when a process is killed in its work: each is of programs alone.
+# 13, 31, 43, 45, 68, 109: NVIDIA's device plugin for Kubernetes leaves them to programs (health.go
+# of k8s-device-plugin).  69: restart the program, says NVIDIA's catalogue of Xids.  108, 137: a
+# peer used memory over NVLink that is gone; ignore it, says the catalogue.  94: the SM of that peer
+# stopped.  144 to 148: NVLink 5 reports the same with 137 (149 and 150 are of the link itself).
+# 154: what the driver advises has changed, because of another Xid.
+# No kill causes others, such as 48, 74, 79 or 119.  Errors of memory, links that are down, and a
+# reset that the driver asks for are judged by values of their own.
+OF_KILLS = frozenset({13, 31, 43, 45, 68, 69, 94, 108, 109, 137, *range(144, 149), 154})
+# How long after a kill: a process that is in the driver, or has much memory on the GPU, dies within
+# 10 s (EFFECT_SECONDS of process_faults.py); the driver's reports of it, and NVML's events, which
+# wait for no poll, come within 5 s.  Both times are by one clock, the node's.
+AFTER_KILL_SECONDS = 15.0
 SHOWN_XIDS = 4  # Xids of a node in a sentence
 FALLEN = 79  # "GPU has fallen off the bus"
 HEARD_SECONDS = 5.0  # for a planted event to be heard: NVML is not asked for it
@@ -190,31 +200,46 @@ def judge_xids(
 ) -> None:
     """Judge what was heard on each node, by its name; `silent` are the others, with the reason.
 
-    `starts` are the times at which probes began, in order.  Xids of programs only inform.
+    `starts` are the times at which probes began, in order.  What followed a kill by seatrial on the
+    same node only informs.
     """
+    explained: list[str] = []
     for node, answer in answers.items():
-        events = [event for event in answer["events"] if event["xid"] not in OF_PROGRAMS]
+        ours = [event for event in answer["events"] if follows_kill(event)]
+        events = [event for event in answer["events"] if not follows_kill(event)]
         known = answer["error"] is None or events
         note = f"NVML stopped reporting Xids: {answer['error']['text']}" if answer["error"] else ""
         measure(check.XIDS, len(events) if known else None, on=node, note=note)
-        if of_programs := len(answer["events"]) - len(events):
-            measure.note("Xids of programs", of_programs, "Xids", on=node)
+        if ours:
+            measure.note("Xids after kills", len(ours), "Xids", on=node)
+            explained += [f"{node}: {describe_event(event, starts)}" for event in ours]
         if events:
             texts = [describe_event(event, starts) for event in events]
             statement = f"{node}: {join_names(texts, SHOWN_XIDS)}. Expected: no Xid"
             names = name_gpu(events[0].get("uuid"), events[0]["index"], events[0].get("slot"))
             measure.explain(finding("HOST-XID", statement, [node], names=names))
+    if explained:
+        measure.covered(f"Xids that are not judged: {join_names(explained, SHOWN_XIDS)}")
     for node, why in silent.items():
         measure(check.XIDS, None, on=node, note=f"its Xids could not be read: {why}")
 
 
+def follows_kill(event: Mapping[str, Any]) -> bool:
+    """Return whether a kill by seatrial on the node may be the cause of an Xid there."""
+    after = event.get("after_kill")
+    return event["xid"] in OF_KILLS and after is not None and after <= AFTER_KILL_SECONDS
+
+
 def describe_event(event: Mapping[str, Any], starts: Starts) -> str:
-    """Describe one Xid: its number, GPU and time, and the probe that ran then."""
+    """Describe one Xid: its number, GPU and time, the probe that ran then, and a kill before it."""
     gpu = board_name({"slot": "", **event}) if event["index"] is not None else "an unknown GPU"
     at = datetime.now(timezone.utc) - timedelta(seconds=event["ago"])
     running = [probe for time, probe in starts if time <= at]
     probe = f" while {running[-1]} ran" if running else ""
-    return f"Xid {event['xid']} of {gpu} at {at:%H:%M:%S} UTC{probe}"
+    text = f"Xid {event['xid']} of {gpu} at {at:%H:%M:%S} UTC{probe}"
+    if not follows_kill(event):
+        return text
+    return f"{text}, {event['after_kill']:.1f} s after seatrial had killed a process there"
 
 
 def read_starts(measure: Recorder) -> Starts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Literal
@@ -93,17 +93,19 @@ class WorkFleet(ActorSet):
     """The accelerators of all nodes, and the actor on each.
 
     `accelerators` has one for each that Ray counts.  `errors` holds why a worker did not answer.
+    `note_kill` is called with the ids of the nodes on which the actors are about to be ended.
     """
 
     accelerators: dict[str, Accelerator]
     on_gpu: bool
     actors: dict[str, Any] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    note_kill: Callable[[set[str]], None] = lambda nodes: None
 
     @classmethod
     def start(cls, cluster: Cluster) -> WorkFleet:
         """Start a worker on each accelerator, and let it use its device once."""
-        fleet = cls({}, cluster.on_gpu)
+        fleet = cls({}, cluster.on_gpu, note_kill=cluster.note_kill)
         try:
             fleet._start_workers(cluster)
             fleet._prepare()
@@ -120,6 +122,11 @@ class WorkFleet(ActorSet):
                 key = f"{node['id']}:{slot}"
                 self.accelerators[key] = Accelerator(key, node["name"], slot)
                 self.actors[key] = on_node(AcceleratorWorker, node["id"], num_gpus=owned).remote()
+
+    def close(self) -> None:
+        """End the actors, with all that they hold."""
+        self.note_kill({key.rpartition(":")[0] for key in self.actors})
+        super().close()
 
     def _prepare(self) -> None:
         each = dict.fromkeys(self.actors, (self.on_gpu,))

@@ -8,8 +8,8 @@ from typing import Any
 # isort: off
 from probes.check.declarations import (
     ALL_GPUS, LONGER_TIER, NVML_THERE, ON_GPU, OWN_HOSTS, RDMA_AGREED, SEVERAL_HOSTS, SEVERAL_NODES,
-    TASKS, THREE_NODES, Check, ControlRow, CriterionRow, Order, Probe, When, default_check, none_of,
-    ordered, wrong_data,
+    TASKS, THREE_NODES, Check, ControlRow, CriterionRow, OnOneNode, Order, Probe, When,
+    default_check, none_of, ordered, wrong_data,
 )
 
 SHARED = ordered("shared")
@@ -162,7 +162,7 @@ NVLINK_ERRORS = none_of(
     when=ON_GPU, failing="NVLink has errors{on}: {value}",
 )
 XIDS = none_of(
-    "xids", "Xids", "an Xid reports a fault of GPU, PCIe or NVLink; Xids that programs cause do not count", when=ON_GPU,
+    "xids", "Xids", "an Xid reports a fault of a GPU, or a program that failed; what follows a kill by seatrial does not count", when=ON_GPU,
     failing="the GPU driver reports faults{on}: {value}",
 )
 NEW_MEMORY_ERRORS = none_of(
@@ -519,4 +519,5 @@ CRITERION = CriterionRow(
     ),
     headlines={NODES: "{value} answer"}, proven=", as ordered, healthy and identical",
     keeps_in_shared=True, reports_lost_nodes=True,
+    on_one_node=OnOneNode(untested="nodes against each other", proven=", as ordered and healthy"),
 )

@@ -413,4 +413,5 @@ def listen(cluster, measure):
     if answers:
         least = min(answer["seconds"] for answer in answers.values())
         measure.covered(f"seatrial listened for Xids for {least:.0f} s")
+        measure.keep("xids.json", answers, caption="Xids of each node, and seatrial's kills there")
     at_end.judge_xids(answers, silent, at_end.read_starts(measure), measure)

@@ -5,8 +5,8 @@ from __future__ import annotations
 # fmt: off
 # isort: off
 from probes.check.declarations import (
-    ALL_GPUS, OWN_HOSTS, SEVERAL_HOSTS, SEVERAL_NODES, Check, ControlRow, CriterionRow, Probe, When,
-    default_check, fixed_check, none_of, ordered,
+    ALL_GPUS, OWN_HOSTS, SEVERAL_HOSTS, SEVERAL_NODES, Check, ControlRow, CriterionRow, OnOneNode,
+    Probe, When, default_check, fixed_check, none_of, ordered,
 )
 
 OTHER_USER = OWN_HOSTS & When(lambda here: here.terms.launch.user != "own", frozenset({"launch"}))
@@ -203,4 +203,5 @@ CRITERION = CriterionRow(
     needs=("Ray's dashboard, to which the job is submitted",),
     headlines={TIME_TO_FIRST_STEP: "the guide leads to training in {value}"},
     usual_s={"quick": 54, "standard": 283}, depends=("launch",),
+    on_one_node=OnOneNode(untested="jobs on several nodes"),
 )

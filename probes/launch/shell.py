@@ -28,6 +28,7 @@ from probes.cluster.ask import make_unique_token
 from probes.cluster.cleanup import KILL_SECONDS, StillRuns, remove_files_of, stop_resource
 from probes.cluster.cluster import Cluster
 from probes.cluster.dashboard import find_token
+from probes.cluster.gpus import COMMAND_END_SECONDS
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
 from probes.launch.output import LineReader, OutputLines
@@ -412,6 +413,8 @@ class RunningScript:
 
     def __exit__(self, *_: object) -> None:
         try:
+            if self.transcript.jobs or self.transcript.first_step:  # its ranks end, or have ended
+                self._cluster.note_kill(ago=COMMAND_END_SECONDS)
             self._kill()
             self._cluster.cleanup.unregister("process", str(self._child.pid))
             self._child.wait()  # from now on another process may have its pid

@@ -228,6 +228,7 @@ def stop(path, running):
     Fails the probe in one sentence where the dashboard refuses.
     """
     jobs, cluster = running.transcript.jobs, path.cluster
+    cluster.note_kill()
     try:
         for job in jobs:
             cluster.cleanup.end_now("job", f"{cluster.dashboard} {job}")

@@ -21,7 +21,7 @@ from pydantic import AfterValidator
 from probes.findings import MAX_NAMES, finding, join_names
 from probes.nccl.job import MatchedMessage, Rank
 from probes.nccl.log import Log
-from probes.nccl.patterns import read_phrases
+from probes.nccl.patterns import read_kinds, read_phrases
 from probes.nccl.rows import Reported
 from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
 from reports.record import Finding
@@ -47,26 +47,17 @@ def _check_last(causes: list[ErrorCause]) -> list[ErrorCause]:
 ErrorCauses = Annotated[list[ErrorCause], AfterValidator(_check_last)]
 
 
-class Causes(ClosedTable):
-    """Causes of each event, in the order in which they are searched."""
-
-    qp_setup: ErrorCauses
-    qp_break: ErrorCauses
-    connect: ErrorCauses
-
-
 class Remedies(ClosedTable):
-    """The file: `texts` by name, `errors` by the kind of their phrase, `phases` by that of a start.
+    """The file: `texts` by name, `phases` by that of a start, and `causes` by that of an event.
 
     `results` has the meanings of ncclResult_t.
     """
 
     shared: dict[str, str]
     texts: dict[str, str]
-    errors: dict[str, str]
     results: dict[str, str]
     phases: dict[str, str]
-    causes: Causes
+    causes: dict[str, ErrorCauses]
 
 
 @cache
@@ -75,6 +66,16 @@ def read_remedies() -> Remedies:
     tables = read_tables(FILE)
     shared = validate(Remedies, tables, str(FILE)).shared
     return validate(Remedies, fill_shared(tables, shared), str(FILE))
+
+
+def say(name: str, **parts: object) -> str:
+    """Fill parts into one of the texts."""
+    return read_remedies().texts[name].format(**parts)
+
+
+def advise(kind: str) -> str:
+    """Return the remedy of a kind of phrase; empty where that of its code fits."""
+    return read_kinds()[kind].advice if kind in read_kinds() else ""
 
 
 def find_cause(causes: list[ErrorCause], text: str) -> ErrorCause:
@@ -110,14 +111,21 @@ def message_findings(
 ) -> Iterator[Finding]:
     """Make one finding of all messages, if any: `hosts: problem`, with `quote` the first text."""
     if hits:
-        hosts, detail = hosts_of(hits), f" ({hits[0].detail})" if quote else ""
-        message = name_hosts(hosts, f"{problem}{detail}")
-        yield one_finding(code, message, hosts, places_of(hits), remedy)
+        message = name_hits(hits, f"{problem} ({hits[0].detail})" if quote else problem)
+        yield one_finding(code, message, hosts_of(hits), places_of(hits), remedy)
 
 
 def hosts_of(hits: Iterable[MatchedMessage]) -> list[str]:
-    """List the hosts that wrote the messages, each once."""
-    return list(dict.fromkeys(m.host.name for m in hits if m.host.name))
+    """List the hosts that wrote the messages, each once; where none is named, rank or process."""
+    return list(dict.fromkeys(name for m in hits if (name := m.host.name or m.place.name)))
+
+
+def name_hits(hits: Iterable[MatchedMessage], problem: str) -> str:
+    """Return `hosts (ranks): problem`, with the ranks that launchers name before the lines."""
+    known = [m for m in hits if m.host.name or m.place.name]
+    ranks = join_names(dict.fromkeys(m.place.who for m in known if m.host.name and m.place.who))
+    names = join_names(hosts_of(known)) + (f" ({ranks})" if ranks else "")
+    return name_hosts([names] if names else [], problem)
 
 
 def first_of_each(hits: Iterable[MatchedMessage]) -> list[MatchedMessage]:
@@ -163,6 +171,7 @@ def _peer_host(log: Log, text: str) -> str:
 
 
 FOLLOW_UPS = ("peer-closed", "proxy-failed")
+SET_LEVEL = " (NCCL_DEBUG=WARN writes it)"  # in the advice of rows.toml
 UNKNOWN = "NCCL reports an error that seatrial does not know"
 LATE = re.compile(r"(?:enqueue|proxy)\.c")  # calls that fail in a job that has started
 FREEING = re.compile(r"(?:src/)?(?:allocator|init)\.cc |include/alloc\.h ")
@@ -188,8 +197,7 @@ def other_errors(log: Log) -> Iterator[Finding]:
     if traces or log.reported("report") or follow_ups:
         for kind, problem in uncertain_kinds().items():
             if hits := log.hits[kind]:
-                remedy = read_remedies().errors.get(kind, "")
-                return message_findings("NCCL-ERROR", problem, hits, remedy)
+                return message_findings("NCCL-ERROR", problem, hits, advise(kind))
     if hits := log.hits["last-error"]:
         return message_findings("NCCL-ERROR", UNKNOWN, hits)
     if follow_ups:
@@ -211,10 +219,10 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> Iterator[Finding]:
     if hits[0] in log.hits["peer-closed"]:
         connection = f"the connection to {join_names(peers) or 'another rank'} broke"
         what = f"{connection}: the error began at this peer, or in the network"
-    message = name_hosts(hosts, f"{what} ({hits[0].detail})")
+    message = name_hits(hits, f"{what} ({hits[0].detail})")
     for one in log.reported("report", *ENDLESS)[:1]:
         message += f"; the job reports: {one.text}"
-    remedy = read_remedies().texts["follow_up"]
+    remedy = say("follow_up")
     yield one_finding("NCCL-ERROR", message, peers or hosts, places_of(hits), remedy)
 
 
@@ -241,7 +249,7 @@ def _unexplained(log: Log, traces: list[MatchedMessage]) -> Iterator[Finding]:
     kind = read_remedies().results.get("".join(results), "unknown result")
     hits = list(dict.fromkeys([*first, *traces]))
     problem = f"a call of NCCL failed ({kind}), and no line says why"
-    return message_findings("NCCL-ERROR", problem, hits, read_remedies().texts["trace"])
+    return message_findings("NCCL-ERROR", problem, hits, say("trace"))
 
 
 def _innermost(log: Log, trace: MatchedMessage) -> MatchedMessage:
@@ -271,8 +279,7 @@ def plugin_errors(log: Log) -> Iterator[Finding]:
     """Find errors of a network plugin that no finding about the network tells."""
     found = [*log.hits["plugin-failed"], *log.hits["efa"]]
     hits = [hit for hit in found if "Couldn't" in hit.detail]
-    remedy = read_remedies().texts["plugin"]
-    return message_findings("NCCL-ERROR", "a network plugin failed", hits, remedy)
+    return message_findings("NCCL-ERROR", "a network plugin failed", hits, say("plugin"))
 
 
 def torch_errors(log: Log) -> Iterator[Finding]:
@@ -287,27 +294,32 @@ def torch_errors(log: Log) -> Iterator[Finding]:
         message += f" (last error: {hit.detail})"
     numbers = re.findall(r"\d+", " ".join(one.groups["behind"] for one in behind))
     suspects = [f"rank {number}" for number in dict.fromkeys(numbers)]
-    errors, texts = read_remedies().errors, read_remedies().texts
     endless = [one for one in reports if one.row.role in ENDLESS]
     failed = (one.row for one in reports if one.row.role not in ENDLESS)
-    advised = (row.advice or errors.get(row.kind, "") for row in failed)
+    advised = (row.advice or advise(row.kind) for row in failed)
     remedy = next(filter(None, advised), "")
     if compared := compare_calls(log.reported("work"), log.world_size):
         message = f"{compared.statement}; {message}"
         suspects = suspects or compared.suspects
-        remedy = remedy or texts[compared.advice]
+        remedy = remedy or say(compared.advice)
     if endless:
-        stuck = next((one.row.advice for one in endless if one.row.advice), texts["timeout"])
-        remedy = texts["desync"] if numbers else remedy or stuck
+        stuck = next((one.row.advice for one in endless if one.row.advice), say("timeout"))
+        remedy = say("desync") if numbers else remedy or stuck
+    remedy = remedy.replace(SET_LEVEL, "") if log.ranks else remedy  # NCCL writes warnings already
     yield one_finding("NCCL-ERROR", message, suspects, places_of(shown), remedy)
 
 
 def _texts_with_ranks(reports: Iterable[Reported]) -> list[str]:
     """List each text once, with the ranks that wrote it; a comparison names those of calls."""
     ranks: dict[str, set[int]] = defaultdict(set)
+    others: dict[str, str] = {}  # where no rank is named: the first process that wrote the text
     for one in reports:
         ranks[one.text] |= {int(one.rank)} if one.rank and one.row.role != "work" else set()
-    return [f"{text} ({number_ranks(sorted(own))})" if own else text for text, own in ranks.items()]
+        others.setdefault(one.text, "" if one.rank else one.where)
+    names = {
+        text: number_ranks(sorted(own)) if own else others[text] for text, own in ranks.items()
+    }
+    return [f"{text} ({name})" if name else text for text, name in names.items()]
 
 
 def ended_processes(log: Log) -> Iterator[Finding]:
@@ -327,7 +339,7 @@ def reported_causes(log: Log, ends: bool = False) -> Iterator[Finding]:
     found = [one for one in found if not (one.row.caught and started)]
     for first in first_rows(found):
         alike = [one for one in found if one.row is first.row]
-        ranks = dict.fromkeys(f"rank {one.rank}" for one in alike if one.rank)
+        ranks = dict.fromkeys(one.where for one in alike if one.where)
         places = dict.fromkeys(node for one in alike if (node := one.groups.get("node")))
         message = name_hosts(ranks, f"{first.sentence} ({first.text})")
         yield _row_finding(alike, message, ranks or places)
@@ -344,7 +356,7 @@ def reported_follow_ups(log: Log) -> Iterator[Finding]:
 
 def _row_finding(alike: list[Reported], message: str, suspects: Iterable[str]) -> Finding:
     row = alike[0].row
-    remedy = alike[0].fill(row.advice) or read_remedies().texts["follow_up"]
+    remedy = alike[0].fill(row.advice) or say("follow_up")
     return one_finding(row.code, message, suspects, places_of(alike), remedy)
 
 

@@ -10,14 +10,7 @@ from collections.abc import Iterator
 
 from probes.findings import MAX_NAMES, join_names
 from probes.nccl import calls
-from probes.nccl.calls import (
-    message_findings,
-    name_hosts,
-    number_ranks,
-    one_finding,
-    places_of,
-    read_remedies,
-)
+from probes.nccl.calls import message_findings, number_ranks, one_finding, places_of, say
 from probes.nccl.job import PER_RANK_S, STAGES, MatchedMessage, Rank
 from probes.nccl.lines import MAX_SKIPPED
 from probes.nccl.log import Log
@@ -33,22 +26,22 @@ def init_errors(log: Log) -> Iterator[Finding]:
     specific = [hit for kind in ("shm-cuda", "shm-denied", "shm-attach") for hit in log.hits[kind]]
     explained = {hit.rank.writer for hit in specific}
     for kind, (code, problem) in read_plain_errors().items():
-        hits, remedy = log.hits[kind], read_remedies().errors.get(kind, "")
+        hits = log.hits[kind]
         if kind == "shm":
             hits = [hit for hit in hits if hit.rank.writer not in explained]
         if kind == "cuda":
             hits = [hit for hit in hits if not calls.is_at_end(log, hit)]
-        yield from message_findings(code, problem, hits, remedy)
+        yield from message_findings(code, problem, hits, calls.advise(kind))
 
 
 def qp_errors(log: Log) -> Iterator[Finding]:
     """Find RDMA connections that could not be made, and those that broke: one finding per cause."""
     # NCCL retries by itself: a retry that succeeded is no error.
     tries = [] if log.partial else [m for m in log.hits["qp-retrying"] if log.joined(m.rank).stuck]
-    known = read_remedies().causes
+    known = calls.read_remedies().causes
     for event, causes, hits in (
-        ("cannot be made", known.qp_setup, [*log.hits["qp"], *tries]),
-        ("broke", known.qp_break, log.hits["qp-broke"]),
+        ("cannot be made", known["qp_setup"], [*log.hits["qp"], *tries]),
+        ("broke", known["qp_break"], log.hits["qp-broke"]),
     ):
         by_cause: dict[calls.ErrorCause, list[MatchedMessage]] = defaultdict(list)
         for hit in hits:
@@ -57,7 +50,7 @@ def qp_errors(log: Log) -> Iterator[Finding]:
             hosts = calls.hosts_of(alike)
             peers = calls.named_peers(log, alike) if event == "broke" else []
             reason = f"{cause.reason} ({alike[0].detail}){_gid_news(log, hosts)}"
-            message = name_hosts(hosts, f"an RDMA connection {event}: {reason}")
+            message = calls.name_hits(alike, f"an RDMA connection {event}: {reason}")
             suspects = dict.fromkeys([*hosts, *peers])
             yield one_finding("INIT-QP", message, suspects, places_of(alike), cause.remedy)
 
@@ -66,7 +59,7 @@ def _gid_news(log: Log, hosts: list[str]) -> str:
     """Return that a port's GID table changed, and which links the host has, if that may matter."""
     changed = [m for m in log.hits["port-news"] if "GID table" in m.detail]
     news = f"; the GID table changed ({changed[0].line})" if changed else ""
-    for name in hosts:
+    for name in (name for name in hosts if name in log.hosts):
         types = log.hosts[name].link_types
         if len(set(types.values())) > 1:
             listing = join_names(f"{device}/{kind}" for device, kind in types.items())
@@ -81,12 +74,12 @@ def bootstrap_errors(log: Log) -> Iterator[Finding]:
     if not hits:
         return
     peers, hosts = calls.named_peers(log, hits), calls.hosts_of(hits)
-    cause = calls.find_cause(read_remedies().causes.connect, hits[0].detail)
+    cause = calls.find_cause(calls.read_remedies().causes["connect"], hits[0].detail)
     problem = f"cannot connect to {join_names(peers) or 'a peer'} by TCP ({cause.reason})"
     remedy = cause.remedy
     if families := two_families(log):
-        problem, remedy = f"{problem}; {families[0]}", read_remedies().texts["family"]
-    message, suspects = name_hosts(hosts, problem), peers[:MAX_NAMES] or hosts
+        problem, remedy = f"{problem}; {families[0]}", say("family")
+    message, suspects = calls.name_hits(hits, problem), peers[:MAX_NAMES] or hosts
     names = {"peer": hosts[0] if peers and hosts else ""}
     yield one_finding("INIT-BOOTSTRAP", message, suspects, places_of(hits), remedy, names)
 
@@ -97,8 +90,7 @@ def nvls_errors(log: Log) -> Iterator[Finding]:
     hits = log.hits["nvls"]
     yield from message_findings("INIT-NVLS", "NVLink multicast (NVLS) failed", hits)
     if stuck and not (hits or log.partial or stopped_by_error(log)):
-        stops = "the start stops while NCCL binds the memory of NVLink multicast (NVLS)"
-        message = f"{calls.rank_names(stuck)}: {stops}"
+        message = f"{calls.rank_names(stuck)}: {say('nvls')}"
         yield one_finding("INIT-NVLS", message, (rank.name for rank in stuck))
 
 
@@ -106,9 +98,7 @@ def mixed_versions(log: Log) -> Iterator[Finding]:
     """Report more than one NCCL version in one job, or what else makes ranks disagree so early."""
     versions, hits, sizes = log.versions, log.hits["version"], log.hits["start-size"]
     if len(versions) < 2 and not hits:
-        problem = "ranks expect different sizes of a message at the start of NCCL"
-        remedy = read_remedies().texts["start_size"]
-        yield from message_findings("NCCL-ERROR", problem, sizes, remedy)
+        yield from message_findings("NCCL-ERROR", say("sizes"), sizes, say("start_size"))
         return
     hits = hits or sizes
     listing = "; ".join(f"{version} on {join_names(hosts)}" for version, hosts in versions.items())
@@ -134,20 +124,15 @@ def slow_init(log: Log) -> Iterator[Finding]:
         return
     slow.sort(key=lambda one: -one[1].total)
     worst, timing = slow[0]
-    message = (
-        f"{worst.name} took {timing.total:.1f} s to start, {timing.longest:.1f} s of it in the "
-        f"phase `{timing.phase}`. Expected: under {timing.limit:.1f} s (half of NCCL's time-out "
-        f"for a connection, and {PER_RANK_S:g} s for each rank)"
-    )
+    message = say("slow", rank=worst.name, timing=timing, each=PER_RANK_S)
     same_job = (one for one in timed if one[1].ranks == timing.ranks)
     late, fastest = min(same_job, key=lambda one: one[1].bootstrap)
     if timing.phase == "bootstrap" and fastest.bootstrap < timing.bootstrap / 2:
-        message += f". The other ranks waited for {late.name}, which spent only "
-        message += f"{fastest.bootstrap:.1f} s in this phase"
-        suspects, remedy = [late.name], read_remedies().texts["late"]
+        message += say("waited", rank=late.name, seconds=fastest.bootstrap)
+        suspects, remedy = [late.name], say("late")
     else:
         suspects = [rank.name for rank, one in slow if one.phase == timing.phase]
-        remedy = read_remedies().phases.get(timing.phase, "")
+        remedy = calls.read_remedies().phases.get(timing.phase, "")
     yield one_finding("INIT-SLOW", message, dict.fromkeys(suspects), remedy=remedy)
 
 
@@ -156,10 +141,13 @@ def slow_init(log: Log) -> Iterator[Finding]:
 MOST = 0.75  # of the ranks: a piece that has so many is likely to be the log of all
 # Lines of each other rank, on average: launchers write what ranks print in blocks of some KB.
 FURTHER = 50
-COLLECT = (
-    "If these are the complete logs of all ranks, give --whole. Otherwise give the logs of all "
-    "ranks from the start: NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log writes them"
-)
+
+
+def what_to_collect(log: Log) -> str:
+    """Return what shows a hang, without what was done already."""
+    if log.repeated:
+        return say("repeated")
+    return say("collect", level="" if log.has_info else "NCCL_DEBUG=INFO ")
 
 
 def why_no_hang(log: Log) -> str:
@@ -253,10 +241,8 @@ def missing_ranks(log: Log) -> Iterator[Finding]:
         return  # it may end before the lines of the others
     if world and len(absent) > len(starting) and not stopped_by_error(log):
         stage = STAGES[min(rank.stage for rank in world)]
-        message = (
-            f"{number_ranks(absent)} of {size} never joined the job. The ranks that joined "
-            f"({len(world)}) wait at the step `{stage}` of NCCL's start"
-        )
+        ranks = number_ranks(absent)
+        message = say("missing", ranks=ranks, size=size, joined=len(world), stage=stage)
         suspects = (f"rank {number}" for number in absent)
         yield one_finding("INIT-MISSING-RANK", message, suspects, names={"rank": absent[0]})
 
@@ -286,10 +272,7 @@ def find_hang(log: Log) -> Iterator[Finding]:
         return  # an error that is not known is an error
     message, suspects, remedy = shown or _before_network(log) or _lagging(log)
     if shows_order(log):
-        message += (
-            ". The other ranks wrote lines after the last lines of these ranks (unless somebody "
-            "removed lines from the file)"
-        )
+        message += say("order")
     lines = places_of(log.reported("timeout", "work"))
     yield one_finding("INIT-HANG", message, suspects, lines, remedy)
 
@@ -324,7 +307,7 @@ def _by_family(log: Log) -> Hang | None:
     if families is None or STAGES.index(log.stage) > STAGES.index("topology"):
         return None  # or the hosts have connected nevertheless
     message = f"the start stops at the step `{log.stage}` without an error, and {families[0]}"
-    return message, families[1], read_remedies().texts["family"]
+    return message, families[1], say("family")
 
 
 def _before_network(log: Log) -> Hang | None:
@@ -333,17 +316,17 @@ def _before_network(log: Log) -> Hang | None:
     if log.saw_network or not one_stage or (len(log.host_names) < 2 and not log.world_size):
         return None
     message = f"all {len(log.job_ranks)} processes stop before their first line about the network"
-    return message, log.host_names, read_remedies().texts["mesh"]
+    return message, log.host_names, say("mesh")
 
 
 def _lagging(log: Log) -> Hang:
-    ranks, texts = log.job_ranks, read_remedies().texts
-    remedy = texts["collective"] if log.stage in ("connect", "first-collective") else ""
+    ranks = log.job_ranks
+    remedy = say("collective") if log.stage in ("connect", "first-collective") else ""
     idle = [rank for rank in log.behind if not rank.connecting]
     behind = idle or [rank for rank in ranks if rank.stuck]
     if len(behind) == len(ranks):
         who = f"{_all_of(log, behind)} stop" if len(ranks) > 1 else f"{ranks[0].name} stops"
-        return f"{who} at the step `{log.stage}` without an error", [], remedy or texts["all_stop"]
+        return f"{who} at the step `{log.stage}` without an error", [], remedy or say("all_stop")
     furthest = STAGES[max(rank.stage for rank in ranks)]
     where = f"stopped at the step `{log.stage}`, other ranks reached `{furthest}`"
     if furthest == log.stage:  # at the first collective

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from probes.findings import MAX_NAMES, join_names
-from probes.nccl.calls import hosts_of, message_findings, name_hosts, one_finding, read_remedies
+from probes.nccl.calls import hosts_of, message_findings, name_hosts, one_finding, say
 from probes.nccl.job import RDMA_NETWORKS, Host
 from probes.nccl.log import Log
 from probes.nccl.patterns import read_plain_errors
@@ -23,11 +23,6 @@ TUNNEL = re.compile(r"ip6tnl|tunl|tun\d|sit\d|gre|wg\d|tailscale|vxlan")
 LOCAL_ONLY = re.compile(r"lo$|docker|virbr|cni|veth|br-[0-9a-f]{12}|flannel|cali")
 BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\b|internal net")
 UNIFIED = re.compile(r"\bGB10\b|DGX Spark")
-LOOPBACK_FIRST = (
-    "NCCL takes the loopback interface first. Before you add a second host, set NCCL_SOCKET_IFNAME"
-)
-SLOW_DEVICE = "{} is emulated by the kernel (Soft-RoCE, SoftiWARP): it is no faster than TCP"
-TUNNELS = "NCCL starts over the tunnel {}. If other nodes do not reach it, set NCCL_SOCKET_IFNAME"
 DEVICE = re.compile(r"[Uu]nable to open device '?([\w.\-]+)")
 FILE_MISSING = "cannot open shared object"
 
@@ -71,11 +66,7 @@ def hosts_on_tcp(log: Log) -> Iterator[Finding]:
         lines = [*(hit.line for hit in hits), *(_first_line(log.hosts[name]) for name in minority)]
         message = f"TCP is used on {join_names(tcp)}, RDMA on {join_names(rdma) or 'other hosts'}"
         if not tcp:  # then there is no minority
-            problem = (
-                "a rank with a TCP socket met a rank with an RDMA socket; the log does not show "
-                "which of the two hosts uses TCP"
-            )
-            message = f"{join_names(hosts_of(hits))}: {problem}"
+            message = f"{join_names(hosts_of(hits))}: {say('mixed')}"
         yield one_finding("FAB-MIXED", message, minority, lines)
     elif count:
         hosts = {name: host for name, host in log.hosts.items() if "tcp" in host.edges}
@@ -157,10 +148,7 @@ def disabled_notes(log: Log) -> list[str]:
 def staged_sends(log: Log) -> Iterator[str]:
     """Say that a host receives with GPUDirect and sends without, which may be sound."""
     for place in [host.staged_send for host in log.hosts.values() if host.staged_send][:1]:
-        yield (
-            f"{place}: this host receives with GPUDirect RDMA and sends without it. This is normal "
-            "without NVLink, and a fault with NVLink (see NCCL_NET_GDR_READ)"
-        )
+        yield say("staged", place=place)
 
 
 def slow_path_notes(log: Log) -> list[str]:
@@ -169,13 +157,13 @@ def slow_path_notes(log: Log) -> list[str]:
     for name, host in ((name, host) for name, host in log.hosts.items() if name):
         first = host.bootstrap[0] if host.bootstrap else ""
         if len(host.sockets) > 1 and host.sockets[0][0] == "lo" and not log.crosses_hosts:
-            found[LOOPBACK_FIRST][name] = "lo"
+            found["loopback_first"][name] = "lo"
         for device in filter(EMULATED.match, (host.devices or [])[:MAX_NAMES]):
-            found[SLOW_DEVICE][name] = device
+            found["slow_device"][name] = device
         if TUNNEL.match(first):
-            found[TUNNELS][name] = first
+            found["tunnels"][name] = first
     return [
-        f"{join_names(hosts)}: {note.format(join_names(dict.fromkeys(hosts.values())))}"
+        f"{join_names(hosts)}: {say(note, names=join_names(dict.fromkeys(hosts.values())))}"
         for note, hosts in found.items()
     ]
 
@@ -253,12 +241,9 @@ def no_gdr(log: Log) -> Iterator[Finding]:
     nameless = "a host that is not named" if hosts else "ranks without connections in the log"
     some, remedy = "RDMA", ""
     if any(gdr for name in hosts for _, gdr in log.hosts[name].gdr):
-        some, remedy = "some RDMA", read_remedies().texts["gdr_distance"]
+        some, remedy = "some RDMA", say("gdr_distance")
     named = [name for name in hosts if name]
-    message = (
-        f"{join_names(named) or nameless}: {some} is staged through host memory, without "
-        f"GPUDirect{reason}"
-    )
+    message = f"{join_names(named) or nameless}: {some} {say('host_memory')}{reason}"
     yield one_finding("FAB-NO-GDR", message, named, list(hosts.values()) or [log.no_gdr], remedy)
 
 
@@ -267,12 +252,10 @@ def no_gdr_notes(log: Log) -> list[str]:
     devices = {device for host in log.hosts.values() for device in host.devices or ()}
     names = {name for host in log.hosts.values() for name in host.networks}
     gpus = {gpu for _, gpu in log.others.test_ranks.values()}
-    unified = f"{join_names(sorted(gpus))} has one memory for host and GPU"
-    efa = "EFA has GPUDirect on instances from p4d on, and the log does not show the instance"
     reasons = [
-        ("Omni-Path (hfi1) has no GPUDirect in NCCL", {one.startswith("hfi1") for one in devices}),
-        (unified, {bool(UNIFIED.search(gpu)) for gpu in gpus}),
-        (efa, {"ibfabric" in name or name == "OFI" for name in names}),
+        (say("omni_path"), {one.startswith("hfi1") for one in devices}),
+        (say("unified", gpus=join_names(sorted(gpus))), {bool(UNIFIED.search(g)) for g in gpus}),
+        (say("old_efa"), {"ibfabric" in name or name == "OFI" for name in names}),
     ]
     staged = [reason for reason, holds in reasons if holds == {True}]
     shown = False in log.gdr or log.no_gdr

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from probes.nccl.lines import LogWriter
+from probes.nccl.prefixes import NOWHERE, Origin
 
 # Networks that carry data by RDMA (or its equal); Socket is TCP; any other proves nothing.
 RDMA_NETWORKS = re.compile(
@@ -200,6 +201,7 @@ class Rank:
 
     writer: LogWriter
     host: Host
+    task: str = ""  # rank or task by its launcher's prefix
     number: int = -1
     size: int = 0
     local_ranks: int = 0
@@ -245,7 +247,8 @@ class Rank:
     @property
     def name(self) -> str:
         """Name such as `rank 3 on node1`, or the process if the rank is not known."""
-        label = f"rank {self.number}" if self.number >= 0 else f"process {self.writer.pid}"
+        process = self.task or f"process {self.writer.pid}"
+        label = f"rank {self.number}" if self.number >= 0 else process
         return f"{label} on {self.writer.host}" if self.writer.host else label
 
 
@@ -331,6 +334,7 @@ class MatchedMessage:
     detail: str
     line: str
     warned: bool = True  # a warning of NCCL, or an error that others report
+    place: Origin = NOWHERE  # by what launchers put before the line
 
     @property
     def host(self) -> Host:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from probes.nccl.patterns import SKIPPED_WORDS
+from probes.nccl.prefixes import ANSI, MAX_BYTES, Origin, find_place, join_wrapped, strip_times
 from probes.nccl.rows import OtherLines, RowReader
 
 CHUNK = 4 << 20  # bytes read at once: many lines, and little memory
@@ -46,22 +47,26 @@ LINE_PREFIX = re.compile(
     rb"(?:(?:[\w./\-]+:\d+|\([^()]{0,200}\)) ){0,2}$"
 )
 SOURCE_FILE = re.compile(rb"(?<![\w./\-])([\w./\-]+):\d+ (?:\([^()]{0,200}\) )?$")
-ANSI = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 # A log collector may put it right before the host's name.
-TIMESTAMP = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]{5,24}(?:Z|[+\-]\d\d:\d\d)")
+GLUED_TIME = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]{5,24}(?:Z|[+\-]\d\d:\d\d)")
 MPI_TAIL = re.compile(rb"\[\d+,\d+\]<std(?:out|err)>:.*$")  # another rank's line begins there
 MARKUP = ((b"&gt;", b">"), (b"&lt;", b"<"), (b"&amp;", b"&"))  # of pasted web pages
 BORDERS = " \t\r│|".encode()  # k9s draws a line at both sides
 RAY_REPEATED = re.compile(rb"\[repeated (\d{1,9})x across cluster\].*$")
 JSON_LOG_TAIL = re.compile(rb'(?:\\n)?"\s*,\s*"')  # {"log":"... text\\n","stream":"stdout"}
 # NCCL 2.2 has no mark of its own, and the tests of aws-ofi-nccl write NET/OFI without NCCL. People
-# paste a text without its prefix: only words that NCCL alone begins with are taken for its own.
+# paste a text without its prefix, or a launcher has put its own there: only words that NCCL alone
+# begins with are taken for its own.
+LAUNCHER = (
+    rb"(?:\[?rank\d{1,6}\]:? ?|\[\d{1,9},\d{1,6}\]<std\w{3}>: ?|\d{1,6}: "
+    rb"|\(\w[\w.\-]{0,80} pid=\d{1,10}[^()\n]{0,80}\) ?)?[ \t]{0,8}"
+)
 UNMARKED = re.compile(
     rb"(?m)^([^\n]{0,200}?:\d{1,10}:\d{1,10} \[\d{1,4}\] (?:[\w./\-]{1,80}:\d{1,6} )?)(INFO|WARN) "
     rb"|\b(INFO|WARN): Function: \w{1,80} Line: \d{1,6}: (?=NET/OFI)"
-    rb"|^[ \t]{0,8}((?:\w{1,40}/){0,3}\w{1,40}\.(?:cc|cu|h):\d{1,6} )(WARN) "
-    rb"|^[ \t]{0,8}(?:INFO )?(?=NET/(?:IB|OFI|Socket|Plugin)\b|Bootstrap ?:|socket[A-Z]\w{3,30}: |"
-    rb"ncclSocketInit: |Duplicate GPU detected|Call to ibv_\w{1,30} failed)"
+    rb"|^(%b(?:\w{1,40}/){0,3}\w{1,40}\.(?:cc|cu|h):\d{1,6} )(WARN) "
+    rb"|^(%b)(?:INFO )?(?=NET/(?:IB|OFI|Socket|Plugin)\b|Bootstrap ?:|socket[A-Z]\w{3,30}: |"
+    rb"ncclSocketInit: |Duplicate GPU detected|Call to ibv_\w{1,30} failed)" % (LAUNCHER, LAUNCHER)
 )
 # One of them is in each line without a mark.
 UNMARKED_WORDS = b" INFO | WARN |NET/|Bootstrap|socket|Socket|GPU det|ibv_".split(b"|")
@@ -121,6 +126,13 @@ class LogLines:
         """NCCL's source file in the last line, such as `transport/nvls.cc`; empty if none."""
         match = SOURCE_FILE.search(self._prefix[-512:])
         return match[1] if match else b""
+
+    @property
+    def place(self) -> Origin:
+        """Who wrote the last line, by what stands before it."""
+        prefix = self._prefix[-MAX_BYTES:]
+        own = LINE_PREFIX.search(prefix)
+        return find_place(prefix[: own.start()] if own else prefix)
 
     def __iter__(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
         self.others.file, before = self.name, self.others.count
@@ -258,8 +270,10 @@ class LogLines:
         """Return the writer of a line with this prefix; cached, as a log has few prefixes."""
         if (cached := self._writers.get(prefix)) is not None:
             return cached
-        text = TIMESTAMP.sub(b" ", ANSI.sub(b"", prefix[-2048:]))
+        text = GLUED_TIME.sub(b" ", ANSI.sub(b"", prefix[-MAX_BYTES:]))
         match = LINE_PREFIX.search(text)
+        if match and (match["host"] or b"").isdigit():  # `10:00:00` is no host
+            match = LINE_PREFIX.search(strip_times(prefix))
         device = re.search(rb"\[(\d+)\] $", text)  # pasted text without host and pid
         writer = NO_WRITER if not device else LogWriter("", 0, device[1].decode()[:MAX_PREFIX])
         if match:
@@ -282,14 +296,16 @@ class LogLines:
         """Return one sentence on a file that has no line of NCCL's."""
         if not self.bytes:
             return f"{self.path}: expected NCCL's log, found an empty file"
+        if exceptions := self.others.describe_exceptions(self.name):
+            return f"{exceptions}. Correct this first: the file has no line of NCCL's"
         content = "binary data" if self.binary else "no line of NCCL's"
         return (
             f"{self.path}: expected lines such as `host:pid:tid [0] NCCL INFO ...`, found "
-            f"{content} in {self.bytes} bytes; run the job with NCCL_DEBUG=INFO and "
-            "NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
+            f"{content} in {self.bytes} bytes; {self.others.find_hint(self.name) or SET_DEBUG}"
         )
 
 
+SET_DEBUG = "run the job with NCCL_DEBUG=INFO and NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
 STDIN = Path("-")  # as given; its lines are called stdin:1
 
 
@@ -302,11 +318,13 @@ def _open(path: Path) -> AbstractContextManager[Any]:
 
 
 def _mark_lines(chunk: bytes) -> bytes:
-    """Put NCCL's mark into lines that have none; where it is elsewhere, nothing is changed."""
+    """Put NCCL's mark into lines that have none; where it is elsewhere, only wraps are undone."""
+    chunk = join_wrapped(chunk)
     if b"NCCL INFO " in chunk or not any(word in chunk for word in UNMARKED_WORDS):
         return chunk
     return UNMARKED.sub(
-        lambda m: (m[1] or m[4] or b"") + b"NCCL " + (m[2] or m[3] or m[5] or b"INFO") + b" ", chunk
+        lambda m: b"%bNCCL %b " % (m[1] or m[4] or m[6] or b"", m[2] or m[3] or m[5] or b"INFO"),
+        chunk,
     )
 
 

@@ -43,6 +43,7 @@ class Log:
         self.other_networks: dict[str, str] = {}  # name -> place
         self.hits: dict[str, list[MatchedMessage]] = defaultdict(list)
         self.saw_network = False  # some line is about networks
+        self.has_info = False  # some line is no warning
         self.unread_files: list[str] = []  # one sentence for each file without usable lines
         self.read_failed = False  # a file could not be read to its end
         self.every_rank = False  # the caller knows that each rank's complete log is here
@@ -55,12 +56,13 @@ class Log:
         host_edges.count_edges(self.ranks.values(), self.location_of)
         for one in self.reported("nccl")[:MAX_KEPT]:
             rank = self._find_rank(one.groups.get("pid", ""))
-            self.hits[one.row.kind].append(MatchedMessage(rank, one.sentence, one.line))
+            hits = self.hits[one.row.kind]
+            hits.append(MatchedMessage(rank, one.sentence, one.line, True, one.place))
         for one in self.reported("quote"):
             text = self.files[0].clean(one.text.encode())
             for kind in find_kinds(text) or ["last-error"]:
                 detail = f"{to_text(text[:300])}{one.sentence}"
-                self.hits[kind].append(MatchedMessage(NO_RANK, detail, one.line))
+                self.hits[kind].append(MatchedMessage(NO_RANK, detail, one.line, True, one.place))
         self.edge_counts, self.silent_ranks = dict(host_edges.counts), host_edges.silent_ranks
         self._name_sockets()
         self._judge_gdr()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from probes.nccl.lines import MARK, STDIN, UnreadableLog
 from probes.nccl.parser import LINE_PARSERS
-from probes.nccl.patterns import PREFILTER, SKIPPED_WORDS
+from probes.nccl.patterns import SKIPPED_WORDS, read_hints
 
 
 def find_logs(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
@@ -134,5 +134,5 @@ def _is_useful(word: bytes, text: bytes) -> bool:
     """Return whether the parser uses such a line, other than one about an edge."""
     if word in (b"WARN", b"version") or word in LINE_PARSERS:
         return True
-    hints = text.startswith(b"NCCL_") or any(hint in text for hint in (*PREFILTER, b"Init "))
+    hints = text.startswith(b"NCCL_") or any(hint in text for hint in (*read_hints(), b"Init "))
     return hints and text.split(b" ", 1)[0] not in SKIPPED_WORDS

@@ -15,7 +15,7 @@ from probes.nccl import job
 from probes.nccl.job import STAGES, Edge, Host, Rank
 from probes.nccl.lines import MAX_TOTAL, LogLines, LogWriter, UnreadableLog, to_text
 from probes.nccl.log import Log
-from probes.nccl.patterns import PREFILTER, find_kinds, is_warning, read_kinds
+from probes.nccl.patterns import find_kinds, is_warning, read_hints, read_kinds
 
 MAX_KEPT = 200  # messages kept per phrase
 MAX_TEXT = 1024  # bytes of a text that are searched for phrases
@@ -96,6 +96,7 @@ class LogParser:
         if rank is None:
             return
         rank.last_line = self._lines.count
+        self.log.has_info |= kind == b"INFO"
         if text.startswith((b"Channel ", b"Ring ", b"CollNet ")):
             self._parse_edge(rank, text)
             return
@@ -114,7 +115,7 @@ class LogParser:
         elif b"Init " in text and self._parse_init(rank, text):
             return  # any other line with this word is searched for phrases
         warning = kind == b"WARN"
-        if warning or (word not in NO_PATTERN_WORDS and any(hint in text for hint in PREFILTER)):
+        if warning or (word not in NO_PATTERN_WORDS and any(hint in text for hint in read_hints())):
             source = self._lines.source_file if warning else b""
             self._match_text(rank, (source + b" " if source else b"") + text[:MAX_TEXT], warning)
 
@@ -123,7 +124,8 @@ class LogParser:
         if not log.take(RANK_COST + HOST_COST * (writer.host not in log.hosts)):
             return None
         host = log.hosts.setdefault(writer.host, Host(writer.host))
-        return log.ranks.setdefault(writer, Rank(writer, host))
+        task = self._lines.place._replace(process="").who
+        return log.ranks.setdefault(writer, Rank(writer, host, task))
 
     def _location(self) -> str:
         return f"{self._lines.name}:{self._lines.line_number}"
@@ -329,23 +331,21 @@ class LogParser:
             rank.retried |= {kind}
         elif len(log.hits[kind]) >= MAX_KEPT:
             return
-        message = job.MatchedMessage(rank, to_text(text[:300]), self._location(), warned)
+        place, detail = self._lines.place, to_text(text[:300])
+        message = job.MatchedMessage(rank, detail, self._location(), warned, place)
         log.hits[kind].append(message)
 
 
 # First words of INFO lines that never have a phrase.
 NO_PATTERN_WORDS = {b"NCCL", b"Using", b"Assigned", b"comm", b"Connected", b"Init"}
 LINE_PARSERS: dict[bytes, Callable[[LogParser, Rank, bytes], object]] = {
-    b"NCCL": LogParser._parse_version,
-    b"RCCL": LogParser._parse_version,
+    **dict.fromkeys((b"NCCL", b"RCCL"), LogParser._parse_version),
     b"Bootstrap": LogParser._parse_bootstrap,
     b"NET": LogParser._parse_old_interface,  # of 2.3
     b"NET/IB": LogParser._parse_ib,
     b"NET/Socket": LogParser._parse_socket,
-    b"Using": LogParser._parse_network,
-    b"Assigned": LogParser._parse_network,
-    b"comm": LogParser._parse_init,
-    b"rank": LogParser._parse_init,
+    **dict.fromkeys((b"Using", b"Assigned"), LogParser._parse_network),
+    **dict.fromkeys((b"comm", b"rank"), LogParser._parse_init),
     b"Connected": LogParser._parse_connected,
     b"NVLS": LogParser._parse_nvls,
     b"Init": LogParser._parse_timings,

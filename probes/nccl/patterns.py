@@ -19,18 +19,21 @@ class Phrase(ClosedTable):
     """One way to report something.
 
     The text of a warning begins with the NCCL source file that it names: `nvls.cc Cuda ...`.
+    One of the `words` is in each line of it; without `words`, only warnings are searched for it.
     `versions` are those of NCCL, where nothing else is named.  `example` is a line of that form; a
     test reads it.
 
     The first row of a kind has the keys of the kind. With `code` and `problem` a line of it alone
     shows a fault: the code of the finding, and what is wrong with the host that wrote it. With
     `problem` alone it is one if a call of NCCL failed after it. `over` has less special kinds that
-    do not count in the same line, and `note` the text for a fact that is no fault. No rank is
-    blamed for waiting where the kind `blocks`.
+    do not count in the same line, and `note` the text for a fact that is no fault. `advice` is the
+    remedy where that of the code does not fit. No rank is blamed for waiting where the kind
+    `blocks`.
     """
 
     kind: str
     pattern: bytes
+    words: list[bytes] = []
     versions: str
     meaning: str
     severity: Literal["error", "retry", "follow-up", "news", "harmless"]
@@ -39,6 +42,7 @@ class Phrase(ClosedTable):
     problem: str = ""
     over: list[str] = []
     note: str = ""
+    advice: str = ""
     blocks: bool = False
 
 
@@ -74,13 +78,6 @@ def read_plain_errors(network: bool = False) -> Mapping[str, tuple[str, str]]:
 
 OTHER = "NCCL-ERROR"  # the code of errors that have none of their own
 TRACES = {"trace", "socket-trace"}  # NCCL never writes them as warnings
-# One of these words is in every phrase, so a line without any is not searched.
-PREFILTER = (
-    b"ail|returned|libibverbs|open device|interface|exceeded|status=|/dev/shm|shared memory|"
-    b"register|not yet init|type|ismatch|truncated|Duplicate|same GPU|mixed local|"
-    b"incompatible|isabled|rovider|Selected|lugin|Got completion|async|rror| -> |closed by|"
-    b"checked in|enable P2P|neither AF_INET|extended CQ|Couldn't open|timeout"
-).split(b"|")
 
 # First words of very frequent lines (debug subsystems COLL, P2P, TUNING, GRAPH, PROXY) that no
 # detector uses.
@@ -91,6 +88,12 @@ SKIPPED_WORDS = frozenset(
         b"ncclPollProxyResponse threadThresholds MemManager resp.opId= ProxyCall Check === CPU/0"
     ).split()
 )
+
+
+@cache
+def read_hints() -> frozenset[bytes]:
+    """Read all words, once: a line without any of them is not searched.  Raises TableError."""
+    return frozenset(word for phrase in read_phrases() for word in phrase.words)
 
 
 @cache

@@ -10,8 +10,7 @@ from typing import Any
 
 from probes.findings import join_names
 from probes.nccl import calls, detect_init, detect_transport
-from probes.nccl.calls import first_of_each, first_rows, rank_names
-from probes.nccl.detect_init import COLLECT, ends_early, find_hang, start_without_end, why_no_hang
+from probes.nccl.calls import first_of_each, first_rows, rank_names, say
 from probes.nccl.job import MAX_RANKS, STAGES
 from probes.nccl.log import NO_RANK, Log
 from probes.nccl.parser import read_logs
@@ -23,10 +22,10 @@ MAX_NOTES = 3  # texts of one kind that are notes
 MAX_UNREAD = 20  # unread files that are named: more would hide the rest
 SCHEMA = 1  # of to_json: increased when a key is renamed or removed
 STARTS = ("INIT-", "NCCL-", "LAUNCH-")
-APART = (
-    "let each rank write its own file (NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log), and give all "
-    "files"
-)
+# What follows from other findings: they come first.
+SYMPTOMS = ("FAB-TCP", "FAB-MIXED", "INIT-SLOW")
+# Reasons that only say that lines are missing: notes tell more.
+VAGUE = ("the number of ranks ", "the log ", "this log ")
 EXIT_ACCEPTED, EXIT_WRONG, EXIT_UNPROVEN = 0, 1, 20
 
 
@@ -73,31 +72,41 @@ class NcclReport:
         }
 
     def text(self, width: int = 80) -> str:
-        """Format the transport, the findings with remedy and place, and what is not proven."""
+        """Format the findings with remedy and place, causes first; then the facts and the rest.
+
+        Without a finding, the first reason why nothing is proven comes first.
+        """
         known = self.ranks or self.findings or self.nccl or self.notes
         if not known:  # nothing of NCCL's: only that is certain
             return "\n".join(line for one in self.unproven for line in _wrap(one, width))
+        lines: list[str] = []
+        for finding in sorted(self.findings, key=lambda one: one.code in SYMPTOMS):
+            suspects = f" [{', '.join(finding.suspects)}]" if finding.suspects else ""
+            lines += _wrap(f"{finding.code}{suspects}: {finding.statement}", width)
+            lines += _wrap(f"remedy: {finding.remedy}", width, "  ")
+            lines += [*(f"  {one_line(line)}" for line in finding.evidence), ""]
+        notes = [f"note: {one}" for one in self.notes]
+        rest = [f"not proven: {one}" for one in self.unproven]
+        if not self.findings:
+            lead = notes if notes and self.unproven and self.unproven[0].startswith(VAGUE) else rest
+            lines += [*_wrap(lead.pop(0) if lead else "no fault found", width), ""]
+        ends = (line for one in (*notes, *rest) for line in ("", *_wrap(one, width)))
+        return "\n".join([*lines, *self._list_facts(), *ends])
+
+    def _list_facts(self) -> list[str]:
+        """List what is certain of the job as a table."""
         least = "" if self.size_known else "at least "
         hosts = _count(self.hosts, "host") if self.hosts else "host not named"
         shown = f"{least}{_count(self.ranks, 'rank')}, {hosts}" if self.ranks else "none named"
         edges = ", ".join(f"{number} {kind}" for kind, number in self.edges.items() if number)
         gdr = {True: ", GPUDirect RDMA", False: ", without GPUDirect RDMA", None: ""}[self.gdr]
-        lines = [
+        return [
             f"transport  {self.transport}{gdr}",
             f"networks   {one_line(', '.join(self.networks)) or 'none named'}",
             f"links      {edges.replace('intra', 'inside a host') or 'none'}",
             f"ranks      {shown}, NCCL {self.nccl or 'unknown'}",
             f"stage      {self.stage if self.stage != STAGES[0] else 'not shown'}",
         ]
-        for finding in self.findings:
-            suspects = f" [{', '.join(finding.suspects)}]" if finding.suspects else ""
-            lines += ["", *_wrap(f"{finding.code}{suspects}: {finding.statement}", width)]
-            lines += _wrap(f"remedy: {finding.remedy}", width, "  ")
-            lines += [f"  {one_line(line)}" for line in finding.evidence]
-        ends = [f"note: {one}" for one in self.notes]
-        ends += [f"not proven: {one}" for one in self.unproven]
-        ends += [] if self.findings or self.unproven else ["no fault found"]
-        return "\n".join([*lines, *(line for one in ends for line in ("", *_wrap(one, width)))])
 
 
 def analyse_files(
@@ -123,8 +132,8 @@ def judge_log(log: Log) -> NcclReport:
     if not explained:
         plugin = () if {"FAB-PLUGIN", "FAB-NO-EFA"} & {*codes} else (calls.plugin_errors,)
         explain = (
-            calls.reported_causes, calls.other_errors, *plugin, start_without_end,
-            calls.torch_errors, calls.reported_follow_ups, find_hang,
+            calls.reported_causes, calls.other_errors, *plugin, detect_init.start_without_end,
+            calls.torch_errors, calls.reported_follow_ups, detect_init.find_hang,
         )  # fmt: skip
         findings += next(filter(None, (list(detect(log)) for detect in explain)), [])
     counts = log.edge_counts
@@ -161,12 +170,11 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> Iterator[
         yield f"{one.line}: {one.sentence}"
     if is_foreign(log):
         yield from _shorten(log.unread_files)
+    if log.ranks and not (findings or any(rank.stuck for rank in log.job_ranks)):
+        yield from _list_exceptions(log)
     if log.others.listed_twice:
         number, *hosts = log.others.listed_twice
-        yield (
-            f"nccl-tests lists rank {number} on {join_names(hosts)}: these are two separate jobs. "
-            "Build nccl-tests with MPI=1, so that one job runs over all hosts"
-        )
+        yield say("two_jobs", number=number, hosts=join_names(hosts))
     yield from detect_transport.no_gdr_notes(log)
     yield from detect_transport.slow_path_notes(log)
     if "FAB-ENV-DISABLED" not in {finding.code for finding in findings}:
@@ -176,6 +184,13 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> Iterator[
     hits += [(one.line, one.text) for one in others if one.line not in quoted]
     if hits and explained:
         yield f"these errors follow from the finding above: {_first_of(hits)}"
+
+
+def _list_exceptions(log: Log) -> Iterator[str]:
+    """Quote exceptions of the program in files that have lines of NCCL, or tell of it."""
+    for file in log.files:
+        if not file.is_foreign and (text := log.others.describe_exceptions(file.name)):
+            yield text
 
 
 def _quoted(findings: list[Finding]) -> set[str]:
@@ -217,25 +232,23 @@ def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) ->
     if not is_foreign(log):
         yield from _shorten(log.unread_files)
     if not log.ranks:
+        doubts += [] if findings else _list_exceptions(log)
         yield from doubts
         if not (log.unread_files or doubts or findings):
-            none = "the files have no line of NCCL"
-            some = (
-                "the files have only lines of NCCL that show no start, no network and no error, "
-                "such as `AllReduce: opCount`: give the log from its beginning"
-            )
-            yield some if any(file.count for file in log.files) else none
+            yield say("only_calls" if any(file.count for file in log.files) else "no_line")
         return
     codes = {one.code for one in findings}
     yield from _incomplete(log, silent="INIT-HANG" not in codes)  # which tells of silent ranks
-    yield from _missing(log)
-    yield from _unknown(log, findings)
-    yield from detect_transport.staged_sends(log)
-    yield from doubts
     explained = any(code.startswith(STARTS) for code in codes)  # why the job stopped
-    why = "" if log.partial or explained else why_no_hang(log) or ends_early(log)
-    if why and any(rank.stuck for rank in log.job_ranks):
-        yield f"this log cannot show whether the job hangs: {why}. {COLLECT}"
+    stuck = any(rank.stuck for rank in log.job_ranks)
+    ends = [*_list_exceptions(log)] if stuck and not explained else []
+    yield from (*ends, *doubts)
+    yield from _unknown(log, findings)
+    yield from _missing(log)
+    yield from detect_transport.staged_sends(log)
+    why = detect_init.why_no_hang(log) or detect_init.ends_early(log)
+    if why and stuck and not (log.partial or explained or ends):
+        yield say("no_hang", why=why, collect=detect_init.what_to_collect(log))
     if not explained:
         yield from _unconnected(log, counts)
 
@@ -252,26 +265,14 @@ def is_foreign(log: Log) -> bool:
 
 def _incomplete(log: Log, *, silent: bool = True) -> Iterator[str]:
     if overlong := join_names(file.name for file in log.files if file.overlong):
-        yield (
-            f"{overlong}: a line is longer than any line of NCCL, and only a part of it was read. "
-            "Give each rank its own file (NCCL_DEBUG_FILE)"
-        )
+        yield say("overlong", files=overlong)
     if truncated := [file.name for file in log.files if file.truncated and file.count]:
-        verb, plural = ("is", "") if len(truncated) == 1 else ("are", "s")
-        yield (
-            f"{join_names(truncated)} {verb} cut off in the middle of a line: the job's later "
-            f"progress is not shown. Give the complete file{plural}"
-        )
+        verb, files = ("is", "file") if len(truncated) == 1 else ("are", "files")
+        yield say("truncated", names=join_names(truncated), verb=verb, files=files)
     if log.full:
-        yield (
-            "the log names more ranks, hosts, communicators and connections than a job of "
-            f"{MAX_RANKS} ranks has; the rest of it was not read. Give the log of one job"
-        )
+        yield say("full", size=MAX_RANKS)
     if silent and log.silent_ranks:
-        yield (
-            f"the log of {rank_names(log.silent_ranks)} is incomplete: other ranks report "
-            "connections that it does not show. Give the complete file"
-        )
+        yield say("silent", ranks=rank_names(log.silent_ranks))
 
 
 def _shorten(sentences: list[str]) -> list[str]:
@@ -292,24 +293,19 @@ def _missing(log: Log) -> Iterator[str]:
             worst = min(partial, key=lambda comm: len(comm.members) / comm.size)
             have, want = len(worst.members), worst.size
         what = f"has lines of {max(have, log.shown)}"
-        if have < log.shown >= want:
+        if have < log.shown >= want or not (have or log.shown):
             what = "does not show the rank number of each"
-        dedup = "Ray's driver left out repeated lines. Set RAY_DEDUP_LOGS=0, or better "
-        yield f"the log {what} of {want} ranks: {dedup if log.repeated else ''}{APART}"
+        dedup = say("dedup") if log.repeated else ""
+        apart = say("other_files" if detect_init.has_file_each(log) else "apart")
+        yield f"the log {what} of {want} ranks: {dedup}{apart}"
     elif not want:
         begins = any(rank.has_beginning for rank in log.ranks.values())
         why = "no line gives it" if begins else "the beginning of the log is missing. Give it too"
         yield f"the number of ranks is unknown: {why}"
     elif log.nodes > len(log.host_names) > 0:
-        yield (
-            f"NCCL counts {log.nodes} nodes, the log has {len(log.host_names)} host names: give "
-            "all logs; two nodes must not have the same name"
-        )
+        yield say("nodes", nodes=log.nodes, names=len(log.host_names))
     elif len(log.jobs) > 1:
-        yield (
-            f"the processes form {len(log.jobs)} groups that have no communicator in common: check "
-            "that these are the logs of one job"
-        )
+        yield say("groups", count=len(log.jobs))
 
 
 def _unknown(log: Log, findings: list[Finding]) -> Iterator[str]:
@@ -330,12 +326,11 @@ def _unconnected(log: Log, counts: dict[str, int]) -> Iterator[str]:
     if log.external_edges or done or (one_host and counts["intra"]):
         return
     none, later = "the log shows no connection between", ""
-    if log.connects_at_runtime(NO_RANK) and not any(map(log.hits.get, calls.uncertain_kinds())):
-        later = (
-            ": from NCCL 2.22 on, ranks connect at their first collective. Run a collective that "
-            "is large enough to use the network"
-        )
-    one = ": run one collective with NCCL_DEBUG=INFO" if log.single_host else ""
+    started = any(rank.initialised for rank in log.ranks.values())
+    warned = any(map(log.hits.get, calls.uncertain_kinds()))
+    if started and log.connects_at_runtime(NO_RANK) and not warned:
+        later = say("at_runtime")
+    one = ": run one collective" if log.single_host else ""
     yield f"{none} ranks{one}" if one_host else f"{none} hosts{later}"
 
 

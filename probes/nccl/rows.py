@@ -12,6 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from probes.nccl.prefixes import Origin, find_place
 from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
 
 FILE = Path(__file__).with_name("rows.toml")
@@ -20,7 +21,6 @@ MAX_OF_A_ROW, MAX_REPORTS = 16_000, 20_000
 # Bytes of a line before a row's word, and after it, also over some lines: a trace, a dump.
 BEFORE, AFTER = 400, 1500
 MAX_QUOTED = 300  # bytes of a text that is quoted
-RANK_PREFIX = re.compile(rb"\[?rank(\d{1,6})\]")  # of torch's own logger
 
 
 class LineRow(ClosedTable):
@@ -36,6 +36,8 @@ class LineRow(ClosedTable):
     - follow-up: an error that began elsewhere
     - note: a fact that is no fault; doubt: one that keeps the log from proving anything
     - other: a line without an error that is known here
+    - exception: of a program, whatever it is
+    - hint: why NCCL_DEBUG=INFO shows nothing more
     - nccl: a phrase of NCCL, of the `kind` of phrases.toml; quote: a text of NCCL itself
     """
 
@@ -43,8 +45,9 @@ class LineRow(ClosedTable):
         "torch", "gloo", "c10d", "xla", "program", "nccl-tests", "libfabric", "ras", "mlx5"
     ]
     role: Literal[
-        "cause", "report", "timeout", "work", "follow-up", "note", "doubt", "other", "nccl", "quote"
-    ]
+        "cause", "report", "timeout", "work", "follow-up", "note", "doubt", "other", "nccl",
+        "quote", "exception", "hint",
+    ]  # fmt: skip
     words: Annotated[list[bytes], Field(min_length=1)]
     pattern: bytes
     versions: str
@@ -76,11 +79,17 @@ class Reported(NamedTuple):
     line: str
     text: str
     groups: Mapping[str, str]
+    place: Origin
 
     @property
     def rank(self) -> str:
         """The number of the rank that wrote the line; empty if no part of the line has it."""
-        return self.groups.get("global") or self.groups.get("rank", "")
+        return self.place.rank or self.groups.get("rank", "")
+
+    @property
+    def where(self) -> str:
+        """Who wrote the line, such as `rank 3`; empty if nothing says it."""
+        return self.place._replace(rank=self.rank).name
 
     @property
     def sentence(self) -> str:
@@ -117,10 +126,25 @@ class RowReader:
         self.found: list[Reported] = []
         self.count = 0  # of lines that were found, also such that are not kept
         self._counts: Counter[int] = Counter()
+        # By file and role, the first and the last: what only counts where nothing of NCCL is found.
+        self.asides: dict[tuple[str, str], list[Reported]] = {}
 
     def place(self, number: int) -> str:
         """Return `file:line`."""
         return f"{self.file}:{number}"
+
+    def describe_exceptions(self, file: str) -> str:
+        """Return one sentence on the exceptions in a file; empty if it has none."""
+        found = self.asides.get((file, "exception"), [])
+        texts = dict.fromkeys(map(_quote, found))
+        both = "the first exception is {}, the last one is {}"
+        says = both if len(texts) > 1 else "the last exception is {}"
+        return f"{found[0].line}: {says.format(*texts)}" if found else ""
+
+    def find_hint(self, file: str) -> str:
+        """Return why a file has no line of NCCL's; empty if nothing says it."""
+        hints = self.asides.get((file, "hint"), [])
+        return "".join(f"{one.line}: {one.sentence}" for one in hints[:1])
 
     def read(self, chunk: bytes, first_line: int) -> None:
         """Find rows in whole lines; `first_line` is the number of the first."""
@@ -139,6 +163,10 @@ class RowReader:
         for (start, _), (place, row, window, match) in sorted(best.items(), key=lambda one: one[0]):
             number += chunk.count(b"\n", counted, start)
             counted = start
+            if row.role in ("exception", "hint"):
+                asides = self.asides.setdefault((self.file, row.role), [])
+                asides[1:] = [_reported(row, self.place(number), window, match)]
+                continue
             self.count += 1
             self._counts[place] += 1
             if self._counts[place] <= MAX_OF_A_ROW and len(self.found) < MAX_REPORTS:
@@ -157,12 +185,19 @@ def _windows(chunk: bytes, word: bytes) -> Iterator[tuple[int, int, bytes]]:
         at = chunk.find(word, min(end, at + AFTER))
 
 
+def _quote(one: Reported) -> str:
+    where = f" ({one.where})" if one.where else ""
+    return f"`{one.text}`{where}"
+
+
 def _reported(row: LineRow, line: str, window: bytes, match: re.Match[bytes]) -> Reported:
     groups = {name: text.decode("utf-8", "replace") for name, text in match.groupdict(b"").items()}
-    ranks = RANK_PREFIX.findall(window, 0, match.start())
-    groups["global"] = ranks[-1].decode() if ranks else ""
     text = groups.get("text") or match[0][:MAX_QUOTED].decode("utf-8", "replace")
-    return Reported(row, line, text.strip(), groups)
+    # These patterns begin with the line: what stands before their text is in the match.
+    inner = row.role in ("exception", "nccl") and groups.get("text")
+    at = match.start("text") if inner else match.start()
+    place = find_place(window[:at].rpartition(b"\n")[2])
+    return Reported(row, line, text.strip(), groups, place)
 
 
 MAX_KEPT = 1000  # rows of a table that are kept

@@ -5,8 +5,8 @@ from __future__ import annotations
 # fmt: off
 # isort: off
 from probes.check.declarations import (
-    ALL_GPUS, CHECKPOINTS, SPARE_RAYLETS, Check, ControlRow, CriterionRow, Probe, default_check,
-    fixed_check, none_of,
+    ALL_GPUS, CHECKPOINTS, SPARE_RAYLETS, Check, ControlRow, CriterionRow, OnOneNode, Probe,
+    default_check, fixed_check, none_of,
 )
 
 RESTARTED = (ALL_GPUS, "kills or stops ranks of its own jobs", CHECKPOINTS)
@@ -214,5 +214,5 @@ CRITERION = CriterionRow(
     needs=("a shared folder that all nodes see",),
     headlines={RECOVERY_TIME: "a killed run trains again after {value}"},
     proven=", with the same result", usual_s={"quick": 37, "standard": 210}, depends=("shared",),
-    keeps_in_shared=True,
+    keeps_in_shared=True, on_one_node=OnOneNode(untested="the restart of a run on several nodes"),
 )

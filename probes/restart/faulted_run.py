@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.cluster import ROOT, Cluster
+from probes.cluster.gpus import COMMAND_END_SECONDS
 from probes.cluster.kept_gang import GANG_NAME
 from probes.faults import process_faults
 from probes.faults.process_faults import Fault, FaultInjector, ProcessFault
@@ -378,7 +379,7 @@ class LauncherProcess:
     """Process of `python -m reference_trainer launch`, killed when the block ends."""
 
     def __init__(self, cluster: Cluster, config: TrainConfig) -> None:
-        self.cleanup = cluster.cleanup
+        self.cleanup, self.note_kill = cluster.cleanup, cluster.note_kill
         self.log_path = Path(str(config.out)) / f"said-{time.time_ns()}.txt"
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         options = ["--workers", str(cluster.size), "--name", GANG_NAME, *cli_options(config)]
@@ -406,7 +407,12 @@ class LauncherProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the process with SIGKILL, and wait until it is gone."""
+        """Kill the process with SIGKILL, and wait until it is gone.
+
+        Ray ends its ranks then.  A command that has ended has killed them itself.
+        """
+        if (code := self.child.poll()) != -signal.SIGKILL:  # else it was noted then
+            self.note_kill(ago=0.0 if code is None else COMMAND_END_SECONDS)
         self.child.kill()
         self.child.wait(timeout=10)
         self.cleanup.unregister("process", str(self.child.pid))

@@ -111,24 +111,32 @@ def only(base: Rung, node: str) -> Rung:
 
 
 def control_bad_base(
-    rig: LadderRig, config: TrainConfig, base: Rung, tests: Sequence[SpeedTest]
+    rig: LadderRig,
+    config: TrainConfig,
+    base: Rung,
+    tests: Sequence[SpeedTest],
+    alone: bool = False,
 ) -> None:
     """Check that slow nodes, an exploding loss, and nodes that train separately are detected.
 
-    One run has all three faults; each is judged by a measure of its own.
+    One run has all three faults; each is judged by a measure of its own.  `alone`: one node was
+    ordered, and the halves of its ranks train separately.
     """
     step_s = SLOWED_BY * max(1.0, *(test.slack(base) for test in tests)) * base.seconds
     delay = step_s - base.seconds
     stall = f"data:rank=0:seconds={delay}"
     planted = replace(config, steps=SLOWED_STEPS, stall=stall, lr=EXPLODING, clip=EXPLODING)
+    apart = "each node trains alone, instead of all nodes in one job"
+    if alone:
+        apart = "the ranks of the node train in two jobs, instead of one"
+    who = apart.partition(",")[0]
     faults = {
-        check.SLOW_BASE: f"each node trains alone, and its rank 0 waits {delay:.2g} s for data in "
-        "every step",
+        check.SLOW_BASE: f"{who}, and its rank 0 waits {delay:.2g} s for data in every step",
         check.EXPLODING_LOSS: f"the learning rate is {EXPLODING:g}",
-        check.TRAINED_APART: "each node trains alone, instead of all nodes in one job",
+        check.TRAINED_APART: apart,
     }
     try:
-        bad = run_rung(rig.gang, rig.node_names, 1, planted, as_one_job=True)
+        bad = run_rung(rig.gang, rig.node_names, 1, planted, as_one_job=True, halves=alone)
     except GangError as error:  # the measurement of the base remains valid
         for name, fault in faults.items():
             rig.measure.control(name, fault, None, saw=str(error))
@@ -141,7 +149,9 @@ def control_bad_base(
     for name, fault in faults.items():
         unlimited = name == check.SLOW_BASE and not limited
         saw = "one node's speed has no limit: set [SCALING.tokens_per_s]" if unlimited else ""
-        rig.measure.control(name, fault, None if unlimited else trial, saw=saw, without=without)
+        if name == check.TRAINED_APART and alone and len(base.steps) < 2:
+            saw = "the job has only one rank"
+        rig.measure.control(name, fault, None if saw else trial, saw=saw, without=without)
 
 
 SAVES, SAVE_GAP = 3, 4  # number of saves that are judged, and steps between two saves

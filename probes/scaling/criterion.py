@@ -5,8 +5,8 @@ from __future__ import annotations
 # fmt: off
 # isort: off
 from probes.check.declarations import (
-    ALL_GPUS, LONGER_TIER, TRAFFIC, Check, Circumstances, ControlRow, CriterionRow, Probe, When,
-    default_check, fixed_check, wrong_data,
+    ALL_GPUS, LONGER_TIER, ONE_NODE, TRAFFIC, Check, Circumstances, ControlRow, CriterionRow,
+    OnOneNode, Probe, When, default_check, fixed_check, wrong_data,
 )
 
 
@@ -23,7 +23,7 @@ def judges_tokens(here: Circumstances) -> bool:
 SPEED_IN_TOKENS = When(judges_tokens)
 
 EFFICIENCY = Check(
-    "efficiency", "ratio", better="higher",
+    "efficiency", "ratio", better="higher", when=~ONE_NODE,
     without_limit="UNPROVEN; in a run without a contract: 80 %",
 )
 # Both are of the median node, running alone.  Without an agreed limit `mfu` gets a limit derived
@@ -94,11 +94,14 @@ CRITERION = CriterionRow(
     title="scaling is close to linear",
     how="a real FSDP job is timed on a rising number of nodes; each lost percent is assigned "
     "to a cause", where="one rank for each GPU, on 1, 2, 4, 8 ... nodes in turn",
-    needs=("2 nodes", "a shared folder that all nodes see, from tier standard on"),
+    needs=("2 nodes, or one node of several GPUs if one was ordered", "a shared folder that all nodes see, from tier standard on"),
     headlines={
         EFFICIENCY: "{work} ({value})", MFU: "training reaches {value} of the peak",
         TOKENS_PER_S: "training reaches {value}",
     },
     usual_s={"quick": 40, "standard": 58}, depends=("pace_seconds", "rungs", "shards",),
     least_nodes=2,
+    on_one_node=OnOneNode(
+        untested="how training scales to more nodes", title="training on the node is fast enough",
+    ),
 )

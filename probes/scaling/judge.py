@@ -41,8 +41,13 @@ CAUSE_CODES = (
 INVALID_CODES = ("SCALE-RUNG-FAILED", "SCALE-NAN", "SCALE-RANKS-DISAGREE")
 
 
-def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list[Explanation]:
-    """Judge each rung's efficiency, residual and stragglers; return the rungs' explanations."""
+def judge_ladder(
+    ladder: Ladder, limits: LimitLookup, measure: Recorder, alone: bool = False
+) -> list[Explanation]:
+    """Judge each rung's efficiency, residual and stragglers; return the rungs' explanations.
+
+    `alone`: one node was ordered, so no efficiency is owed.
+    """
     rungs, limit = ladder.rungs, limits(check.EFFICIENCY)
     base, required = rungs[0].median_node(), run_ladder.required_efficiency(limit)
     explained = ladder.explanations(required)
@@ -61,7 +66,7 @@ def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list
             names = words_of(cause.where)
             suspects = [node for node in dict.fromkeys(rung.nodes) if node in names]
             measure.explain(finding(cause.code, f"at {on}, {cause.statement}", suspects))
-    if len(rungs) == 1:
+    if len(rungs) == 1 and not alone:
         subject = f"{node_count_text(1)}, {rungs[0].load_text}"
         measure(check.EFFICIENCY, None, on=subject, note="scaling needs at least 2 nodes")
     measure(check.RESIDUAL, breakdown.segment_gap(rungs[0].steps), on=node_count_text(1))
@@ -309,15 +314,19 @@ COMPUTE = ("forward", "backward")  # the segments that hold a step's compute
 
 
 def control_planted_delay(
-    rig: LadderRig, config: TrainConfig, ladder: Ladder, limits: LimitLookup
+    rig: LadderRig, config: TrainConfig, ladder: Ladder, limits: LimitLookup, alone: bool = False
 ) -> None:
-    """Check that a delay planted on one rank is located by rank and segment, and that all wait."""
-    rung, limit = ladder.rungs[-1], limits(check.EFFICIENCY)
+    """Check that a delay planted on one rank is located by rank and segment, and that all wait.
+
+    `alone` as in `judge_ladder`: the ranks of the only node wait for each other.
+    """
+    rung, limit = ladder.rungs[-1], None if alone else limits(check.EFFICIENCY)
     culprit, delay = len(rung.steps) // 2, planted_delay(ladder, limit)
     planted = dataclasses.replace(config, steps=3, stall=f"data:rank={culprit}:seconds={delay}")
     fault = f"rank {culprit} waits {delay:.2g} s for its data in every step"
-    if rung.count == 1:
-        rig.measure.control(check.PLANTED_DELAY, fault, None, saw="the test ran on only one node")
+    if rung.count == 1 and not (alone and len(rung.steps) > 1):
+        saw = "the job has only one rank" if alone else "the test ran on only one node"
+        rig.measure.control(check.PLANTED_DELAY, fault, None, saw=saw)
         return
     try:
         late = run_rung(rig.gang, rig.node_names, rung.count, planted)
@@ -325,10 +334,11 @@ def control_planted_delay(
         rig.measure.control(check.PLANTED_DELAY, fault, None, saw=str(error))
         return
     trial = rig.measure.trial()
-    judge_efficiency(ladder, late, limit, trial)
+    if rung.count > 1:
+        judge_efficiency(ladder, late, limit, trial)
     judge_stragglers([ladder.rungs[0], late], limits, trial)
     located, observed = locate_delay(late.steps, culprit, delay)
-    saw = f"efficiency {percent(ladder.efficiency(late))}; {observed}"
+    saw = f"efficiency {percent(ladder.efficiency(late))}; " * (rung.count > 1) + observed
     without = () if limit else (check.EFFICIENCY,)
     rig.measure.control(
         check.PLANTED_DELAY, fault, trial, located=located, saw=saw, without=without

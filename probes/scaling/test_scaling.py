@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from probes.check.judging import is_alone
 from probes.scaling import base_speed, judge, run_ladder
 from probes.scaling import criterion as check
 from reference_trainer.launch.gang import GangError
@@ -27,6 +28,7 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
     The step is cut into terms that sum to it, on every rung, so what a rung loses against one
     node is the sum of what its terms gained.
     """
+    alone = is_alone(cluster, terms)
     # On a cluster that cannot prove it, only the data is judged: of one node and of all.
     timed = measure.contract.judges("SCALING", check.EFFICIENCY)
     nodes = rung_sizes(len(cluster.nodes), terms.rungs if timed else [1], short=tier == "quick")
@@ -57,10 +59,10 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
             if not run_ladder.gang_hangs(gang):
                 ladder = run_ladder.locate_slow_links(rig, ladder, limits(check.EFFICIENCY))
                 tests = base_speed.speed_tests(ladder.rungs[0], limits, cluster.emulated)
-                base_speed.control_bad_base(rig, config, ladder.rungs[0], tests)
+                base_speed.control_bad_base(rig, config, ladder.rungs[0], tests, alone)
                 longer = timed and tier != "quick"
                 if timed:
-                    judge.control_planted_delay(rig, config, ladder, limits)
+                    judge.control_planted_delay(rig, config, ladder, limits, alone)
                 if longer:
                     saves = base_speed.SavePlan(workplace, config, terms)
                     base_speed.time_saves(rig, cluster, ladder.rungs[-1].count, saves)
@@ -69,7 +71,7 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
                     strong = judge.time_same_work(rig, nodes, config)
     measure.covered(coverage_text(ladder, terms, len(cluster.nodes)))
     judge.note_other_runs(other_ladders, measure)
-    explained = judge.judge_ladder(ladder, limits, measure)
+    explained = judge.judge_ladder(ladder, limits, measure, alone)
     base = ladder.rungs[0]
     base_speed.judge_speed(base, base_speed.speed_tests(base, limits, cluster.emulated), measure)
     outlook = judge.record_prediction(ladder, measure)

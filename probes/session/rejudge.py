@@ -9,7 +9,8 @@ from typing import Any
 from probes.check.declarations import Check, exactly
 from probes.check.recorder import is_red
 from probes.check.registry import CRITERIA, measures_by_term
-from probes.contract.contract import ClusterTerms, Contract, ContractError, parse
+from probes.contract.contract import ClusterTerms, Contract, ContractError, is_one_node, parse
+from probes.contract.derived_limits import size_contract
 from probes.toml_tables import show
 from reports import acceptance
 from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
@@ -49,11 +50,15 @@ class NewJudge:
         return replacements[kind](probe, data) if kind in replacements else data
 
     def _start_run(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
-        self.start, self.old = data, dict(data.get("cluster", {}).get("terms", {}))
+        cluster = data.get("cluster", {})
+        self.start, self.old = data, dict(cluster.get("terms", {}))
+        size = cluster.get("alive", 0), cluster.get("ranks", 0)
+        self.contract = size_contract(self.contract, *size)
         if data.get("rehearsal"):  # on one host, also where no contract declares it
             self.old["accelerators"] = "emulated"
         self.other = self.contract.cluster.overrides(self.old)
-        facts = self.contract.facts().model_dump(mode="json")
+        alone = is_one_node(self._terms(), data.get("cluster", {}))
+        facts = self.contract.facts(alone).model_dump(mode="json")
         return {**data, "schema_version": SCHEMA, "id": self.run_id, "contract": facts}
 
     def _finish_run(self, _: str, data: dict[str, Any]) -> dict[str, Any]:

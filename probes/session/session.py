@@ -17,12 +17,19 @@ from typing import Any
 
 from probes.check.owed import partial_reason
 from probes.check.recorder import Recorder
-from probes.cluster.cluster import Cluster, VersionMismatch, connect
+from probes.cluster.address import ClusterUnreachable
+from probes.cluster.cluster import Cluster, VersionMismatch, connect, gpu_models, refuse_amd
 from probes.cluster.endpoints import HeadWatch
 from probes.cluster.node_watch import NodeState, NodeWatch
 from probes.cluster.room import wait_for_nodes, wait_for_room
-from probes.contract.contract import ClusterTerms, Contract
-from probes.contract.derived_limits import derive_contract
+from probes.contract.contract import (
+    NOT_ACCEPTED,
+    ClusterTerms,
+    Contract,
+    find_gaps,
+    is_one_node,
+)
+from probes.contract.derived_limits import derive_contract, size_contract
 from probes.session.signals import SIGNALS
 from reports.numbers import quantity
 from reports.record import TIERS, Finding, ProbeResult
@@ -145,6 +152,11 @@ class RunSession:
             self.waited_s = wait_for_nodes(self.cluster, awaited, gpus or 0, limit_s, say_waiting)
         if settings.wait_for_room_s:
             self.held_s = wait_for_room(self.cluster, settings.wait_for_room_s, say_waiting)
+        try:
+            refuse_amd(self.cluster)
+        except ClusterUnreachable:
+            self.cluster.close()
+            raise
         self.held = self.cluster.describe_busy(HELD_S)
 
     def _describe(self, agreed: Contract | None) -> None:
@@ -154,6 +166,9 @@ class RunSession:
         embedded = self.cluster.embedded_nodes if self.cluster else None
         self.ordered = self.settings.nodes or self.contract.cluster.nodes or embedded
         self.described = self._describe_cluster()
+        # By the recorded size: a later `seatrial rejudge` and `verify` know no other.
+        size = self.described.get("alive", 0), self.described.get("ranks", 0)
+        self.contract = size_contract(self.contract, *size)
 
     def _cut_off(self, agreed: Contract | None) -> None:
         """Leave the cluster after a signal that came before the first probe: the record says so."""
@@ -194,6 +209,7 @@ class RunSession:
     def _write_start(self) -> None:
         versions = {**suite_version(), "python": platform.python_version()}
         versions |= {name: metadata.version(name) for name in ("ray", "torch", "pytest")}
+        alone = is_one_node(self.terms, self.described)
         self.store.start(
             self.contract.text,
             id=self.store.path.name,
@@ -203,7 +219,7 @@ class RunSession:
             versions=versions,
             cluster=self.described,
             rehearsal=self.cluster.rehearsal if self.cluster else "",
-            contract=self.contract.facts().model_dump(mode="json"),
+            contract=self.contract.facts(alone).model_dump(mode="json"),
             nonce=self.nonce,
             submission=os.environ.get(SUBMISSION_VARIABLE, ""),
             operator=self.settings.operator,
@@ -255,6 +271,9 @@ class RunSession:
             lines.append(f"PARTIAL   {reason}, so the run cannot be accepted")
         if self.cluster is None:
             return [f"cluster   could not be joined: {self.join_error}", *lines]
+        if self.contract.agreed and not self.cluster.rehearsal:
+            gaps = find_gaps(self.contract, gpu_models(self.cluster.facts), self.ordered)
+            lines += [f"UNPROVEN  {NOT_ACCEPTED}: {text}" for _, text in gaps]
         if self.waited_s:
             lines.append(f"waited    {self.waited_s:.0f} s for nodes to join")
         if self.held_s:

@@ -108,9 +108,10 @@ class Gang:
     the nodes. `environment` is merged over the workers' own (None removes a variable), and over it
     `by_local_rank`: the workers of a node take its entries in turn, as each has its own rail.
     `strategy` is a Ray placement strategy. `notify` is called once, if the gang has to wait.
-    `holders` says what holds the resource. With `keeps_groups`, calls one after the other in the
-    same groups and environment share process groups. Raises GangPending without room for
-    `timeout` seconds.
+    `holders` says what holds the resource. `on_kill` is called with the ids of the nodes on which
+    workers are about to be killed. With `keeps_groups`, calls one after the other in the same
+    groups and environment share process groups. Raises GangPending without room for `timeout`
+    seconds.
     """
 
     size: int
@@ -123,6 +124,7 @@ class Gang:
     name: str = "gang"
     notify: Callable[[str], None] = lambda message: None
     holders: Callable[[], str] = lambda: ""
+    on_kill: Callable[..., None] = lambda nodes, **moment: None
     keeps_groups: bool = False
 
     def __post_init__(self) -> None:
@@ -223,8 +225,8 @@ class Gang:
         dead = self._owners(self._calls, [*_failed_calls(self._calls, died)])
         replaced = sorted({*dead, *late})
         self.leave_groups()
+        self._kill(replaced)  # also a worker that is only presumed dead
         for rank in replaced:
-            ray.kill(self._workers[rank])  # also a worker that is only presumed dead
             self._workers[rank] = self._spawn(self._bundles[rank])
         places = self._locate_workers([self._workers[rank].location.remote() for rank in replaced])
         located = dict(zip(replaced, places, strict=False))
@@ -237,10 +239,18 @@ class Gang:
         They wait for a failed rank and would do so until their time-out.
         """
         waiting = self.busy()
-        for rank in waiting:
-            ray.kill(self._workers[rank])
+        self._kill(waiting)
         self._wait_for_answers(self._calls, START_SECONDS)
         return self.replace_workers(waiting)
+
+    def _kill(self, ranks: Sequence[int]) -> None:
+        """Kill these workers; `on_kill` knows of it before. A rank without a place did no work."""
+        try:
+            if nodes := {self.places[rank].node for rank in ranks if rank < len(self.places)}:
+                self.on_kill(nodes)
+        finally:  # also on Ctrl-C
+            for rank in ranks:
+                ray.kill(self._workers[rank])
 
     def _locate_workers(self, calls: list[Any]) -> list[RankLocation]:
         """Return where new workers are; [] when one does not start or the group has lost a node."""
@@ -416,8 +426,7 @@ class Gang:
 
     def remove(self, timeout: float = 30) -> None:
         """Kill the workers and remove the group; wait for Ray up to `timeout` seconds."""
-        for worker in self._workers:
-            ray.kill(worker)
+        self._kill(range(len(self._workers)))
         self._workers, self._calls = [], []
         if self._group is None:
             return

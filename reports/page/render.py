@@ -97,6 +97,7 @@ def render(
     unexplained, untested = _unexplained_results(summary), _untested_items(summary)
     open_blocks = len(summary.findings) + len(unexplained) + len(record.regressions)
     is_shared, is_untested = run is None, bool(untested)
+    agreed = [(row.criterion.id, one) for row in summary.rows for one in row.not_tested]
     step = decision.choose_next_step(
         summary, open_blocks=open_blocks, is_shared=is_shared, untested=is_untested
     )
@@ -119,7 +120,7 @@ def render(
             redact_text(record.command),
         ),
         unexplained=unexplained,
-        untested=untested,
+        untested=[*agreed, *untested],
         failed=failed,
         unproven=_unproven_criteria(summary, untested),
         anchors=sections.section_anchors(summary.rows),

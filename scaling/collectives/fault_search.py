@@ -82,17 +82,19 @@ def search_rails(
     measure_pairs: MeasurePairs,
     matrix: bool = False,
     effect: float = MIN_EFFECT,
+    known: tuple[float, float] | None = None,
 ) -> FaultSearchResult:
     """Search several rails as `search_faults` does one network; all are compared with each other.
 
     `rails` holds the ports of each rail, by a name of their own. Only ports of one rail meet. A
     round has the disjoint pairs of all rails, so a rail that is slow everywhere is found too.
+    `known` is what `typical_speed` returns, where it does not follow from the first meetings.
     """
     ports = [port for rail in rails for port in rail]
     if len(set(ports)) < len(ports):
         duplicates = sorted(name for name, count in Counter(ports).items() if count > 1)
         raise ValueError(f"expected each node once, found twice: {', '.join(duplicates)}")
-    search = _Search([list(rail) for rail in rails], measure_pairs, effect)
+    search = _Search([list(rail) for rail in rails], measure_pairs, effect, known)
     search.measure_first(all_pairs=matrix or search.rail_size < MIN_QUICK_NODES)
     while schedule := search.suspect_round() or search.recheck_rounds():
         search.measure_rounds(schedule)
@@ -198,6 +200,7 @@ class _Search:
     rails: list[list[str]]
     measure_pairs: MeasurePairs
     effect: float
+    known: tuple[float, float] | None = None
     speeds: dict[Link, float] = field(default_factory=dict)
     counts: Counter[Link] = field(default_factory=Counter)  # meetings of each link
     checked_by: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -223,7 +226,8 @@ class _Search:
         first = ([pairs] for pairs in islice(schedule, MAX_FIRST_ROUNDS))
         for batch in [list(schedule)] if all_pairs else first:
             self.measure_rounds(batch)
-            self.typical, self.limit = typical_speed(self.speeds.values(), self.effect)
+            found = self.known or typical_speed(self.speeds.values(), self.effect)
+            self.typical, self.limit = found
             if self.proven_good():
                 return
 

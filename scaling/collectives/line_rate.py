@@ -150,6 +150,16 @@ def limit_reason(fraction: float, rate_text: str) -> str:
     )
 
 
+def all_to_all_ratio(ranks: int, inside: int) -> float:
+    """Return the busbw of an all-to-all as a ratio of the rate of a node, `inside` ranks in each.
+
+    Each of n ranks, g per node, sends (n - g)/n of its buffer through its part, 1/g, of the node's
+    rate R: its busbw, counted by (n - 1)/n, is R/g x (n - 1)/(n - g), about N/(N - 1) of R/g on N
+    nodes (nccl-tests issue 130). It is 1 on one node.
+    """
+    return (ranks - 1) / (ranks - inside) / inside if ranks > inside else 1.0
+
+
 def installed_rails(nodes: Sequence[list[dict[str, str]]]) -> list[list[Rail] | None]:
     """Return the rails of each node, active or not; limits and orders are based on them.
 

@@ -1,4 +1,4 @@
-"""Measures transfers between some of a gang's ranks: in pairs, one way at a time, or in groups.
+"""Measures transfers between some of a gang's ranks: in pairs, one way or both, or in groups.
 
 Runs on every rank like `sweep.sweep`, with the usual rendezvous variables set.
 """
@@ -25,6 +25,8 @@ MESSAGE_BYTES = {"gloo": 4 << 20, "nccl": 256 << 20}
 GROUP_SECONDS, MIN_CALLS = 0.5, 4  # duration of a group's calls, and their least number
 SLOW_TRANSFER_S = 2.0  # a first transfer that takes longer is not repeated
 PAYLOAD_PERIOD = 61  # elements; a prime, so the period matches no packet size
+# What a pair does in a round: sends one way and then the other, or both ways at the same time.
+ONE_WAY, BOTH_WAYS = "one way", "both ways"
 
 
 def own_parts(parts: Iterable[Sequence[int]], size: int) -> list[Sequence[int] | None]:
@@ -87,12 +89,15 @@ def group_sweep(
 class RankMeetings:
     """Measurements of one rank with its peers, by the peer's rank.
 
-    `received` is (GB/s, wrong elements) of the data from the peer. `sent` is the readings of
-    this rank's counters: one before the first try, and one after each try.
+    `received` is (GB/s, wrong elements) of the data from the peer, one way. `sent` is the readings
+    of this rank's counters: one before the first try, and one after each try. `exchanged` is
+    (GB/s, wrong elements, bytes sent) where both sent at the same time. If they did only that,
+    `sent` has two readings: before and after all ranks' tries of the round.
     """
 
     received: dict[int, tuple[float, int]] = field(default_factory=dict)
     sent: dict[int, list[Any]] = field(default_factory=dict)
+    exchanged: dict[int, tuple[float, int, int]] = field(default_factory=dict)
 
 
 @joins_alone
@@ -101,58 +106,123 @@ def pair_sweep(
     size: int | None,
     make_reader: Callable[[], Callable[[], Any]],
     slow: tuple[int, float] | None,
+    ways: Sequence[str],
     rounds: Sequence[Sequence[int] | None],
 ) -> RankMeetings:
-    """Send `size` bytes one way, then the other, between disjoint pairs of ranks, round by round.
+    """Send `size` bytes between disjoint pairs of ranks, round by round, in each of these `ways`.
 
     `rounds` has the pair of this rank in each round; None where it has no peer. All ranks must
     call it with as many rounds. The fastest of `repeats` tries counts. A new connection that lost
     a packet early, or a busy core, is slow for a while; only a bad link stays slow. The sender
     reads its counters with the function that `make_reader` returned before the group was joined.
-    `slow` (rank, seconds) injects a fault: that rank delays each send by so many seconds.
+    `slow` (rank, seconds) injects a fault: that rank delays each send ONE_WAY by so many seconds.
     """
     results, read = RankMeetings(), make_reader()
     with process_group() as device:
-        rank, size = dist.get_rank(), size or MESSAGE_BYTES[dist.get_backend()]
+        size = size or MESSAGE_BYTES[dist.get_backend()]
         payload = torch.arange(size // 4, device=device).remainder(PAYLOAD_PERIOD).add(1).float()
         buffer = torch.empty_like(payload)
-        for pair in rounds:
-            if pair is not None:
-                _open_both_ways(pair, device)
-            for direction in (0, 1):
+        delay_s = slow[1] if slow and slow[0] == dist.get_rank() else 0.0
+        for members in rounds:
+            pair = _Pair(members, device, ways) if members else None
+            for direction in (0, 1) if ONE_WAY in ways else ():
                 dist.barrier()
-                if pair is None:
-                    continue
-                if pair[direction] == rank:
-                    peer = pair[1 - direction]
-                    delay_s = slow[1] if slow and slow[0] == rank else 0.0
-                    results.sent[peer] = _send(payload, peer, read, delay_s)
-                else:
-                    peer = pair[direction]
-                    seconds, wrong = _time_receive(buffer, payload, peer, repeats)
-                    results.received[peer] = size / seconds / 1e9, wrong
+                if pair and pair.sends(direction):
+                    results.sent[pair.peer] = _send(payload, pair, read, delay_s)
+                elif pair:
+                    seconds, wrong = _time_receive(buffer, payload, pair, repeats)
+                    results.received[pair.peer] = size / seconds / 1e9, wrong
+            if BOTH_WAYS in ways:
+                before = read()
+                dist.barrier()
+                if pair:
+                    seconds, wrong, tries = _time_exchange(buffer, payload, pair, repeats)
+                    results.exchanged[pair.peer] = size / seconds / 1e9, wrong, size * tries
+                dist.barrier()
+                if pair and ONE_WAY not in ways:  # else the readings of each way alone say more
+                    results.sent[pair.peer] = [before, read()]
+            if pair:
+                pair.leave()
         dist.barrier()
     return results
 
 
-def _open_both_ways(pair: Sequence[int], device: Any) -> None:
-    """Exchange one number, so that all pairs begin to send together.
+class _Pair:
+    """This rank and the peer of a round, connected before any of them sends data.
 
     With the first message of two ranks NCCL makes a communicator of them, which takes up to a
-    second: longer than all tries.
+    second: longer than all tries. It belongs to a group of these two, and its memory (some 100 MB)
+    is free when they leave. gloo has connected all ranks already.
     """
-    word, rank = torch.ones(1, device=device), dist.get_rank()
-    first, second = pair
-    if rank == first:
-        dist.send(word, second)
-        dist.recv(word, second)
-    else:
-        dist.recv(word, first)
-        dist.send(word, first)
-    word.item()  # on a GPU only this waits
+
+    def __init__(self, members: Sequence[int], device: Any, ways: Sequence[str]) -> None:
+        self.members, self.group = members, None
+        self.peer = members[1] if dist.get_rank() == members[0] else members[0]
+        if dist.get_backend() == "nccl":
+            # Its name counts the groups that a rank has: one, for each pair leaves before the next.
+            # A pair meets once in a job: a second group of that name would find the first's keys.
+            self.group = dist.new_group([*members], use_local_synchronization=True)
+        word, reply = torch.ones(1, device=device), torch.ones(1, device=device)
+        for direction in (0, 1) if ONE_WAY in ways else ():
+            (self.send if self.sends(direction) else self.receive)(word)
+        if BOTH_WAYS in ways:  # another communicator
+            self.exchange(word, reply)
+        word.item()  # on a GPU only this waits
+
+    def sends(self, direction: int) -> bool:
+        """Return whether this rank sends in the first or the second direction."""
+        return self.peer == self.members[1 - direction]
+
+    def send(self, tensor: Any) -> None:
+        """Send to the peer."""
+        dist.send(tensor, self.peer, self.group)
+
+    def receive(self, tensor: Any) -> None:
+        """Receive from the peer; on a GPU the data comes later."""
+        dist.recv(tensor, self.peer, self.group)
+
+    def exchange(self, data: Any, into: Any) -> float:
+        """Send and receive at the same time; return when (s) the peer's data was there.
+
+        NCCL ends both directions together, so there the slower one counts for both.
+        """
+        parts = (dist.irecv, into), (dist.isend, data)
+        ops = [dist.P2POp(way, tensor, self.peer, self.group) for way, tensor in parts]
+        first, *others = dist.batch_isend_irecv(ops)
+        first.wait()
+        if into.is_cuda:
+            torch.cuda.synchronize()
+        arrived = time.perf_counter()
+        for work in others:
+            work.wait()
+        return arrived
+
+    def leave(self) -> None:
+        """Free what NCCL holds for this pair."""
+        if self.group is not None:
+            dist.destroy_process_group(self.group)
 
 
-def _send(buffer: Any, peer: int, read: Callable[[], Any], delay_s: float = 0.0) -> list[Any]:
+def _time_exchange(buffer: Any, payload: Any, pair: _Pair, repeats: int) -> tuple[float, int, int]:
+    """Return (least seconds to the last byte, wrong elements, tries) with both ranks sending.
+
+    Each rank times what it receives. If a first transfer takes longer than SLOW_TRANSFER_S on
+    either rank, it is not repeated.
+    """
+    best_s, wrong, tries = float("inf"), 0, 0
+    goes_on, peers = torch.ones_like(buffer[:1]), torch.ones_like(buffer[:1])
+    while True:
+        buffer.zero_()
+        pair.exchange(goes_on, peers)
+        if not float(goes_on) * float(peers):
+            return best_s, wrong, tries
+        start = time.perf_counter()
+        best_s, tries = min(best_s, pair.exchange(payload, buffer) - start), tries + 1
+        wrong += int((buffer != payload).sum())
+        goes_on.fill_(tries < repeats and best_s <= SLOW_TRANSFER_S)
+
+
+def _send(buffer: Any, pair: _Pair, read: Callable[[], Any], delay_s: float = 0.0) -> list[Any]:
     """Send as often as the peer asks; return the readings of `read`, before and after each send.
 
     The peer asks again only when it has all the data. By then, lost packets have been sent
@@ -161,18 +231,18 @@ def _send(buffer: Any, peer: int, read: Callable[[], Any], delay_s: float = 0.0)
     """
     ready, readings = torch.ones(1, device=buffer.device), []
     while True:
-        dist.recv(ready, peer)
+        pair.receive(ready)
         goes_on = bool(ready.item())  # on a GPU only this waits: what is counted then has arrived
         readings.append(read())
         if not goes_on:
             return readings
-        dist.send(ready, peer)
-        dist.recv(ready, peer)
+        pair.send(ready)
+        pair.receive(ready)
         time.sleep(delay_s)
-        dist.send(buffer, peer)
+        pair.send(buffer)
 
 
-def _time_receive(buffer: Any, payload: Any, peer: int, repeats: int) -> tuple[float, int]:
+def _time_receive(buffer: Any, payload: Any, pair: _Pair, repeats: int) -> tuple[float, int]:
     """Return (least seconds from request to last byte, wrong elements of all tries).
 
     If the first transfer takes longer than SLOW_TRANSFER_S, it is not repeated.
@@ -180,19 +250,19 @@ def _time_receive(buffer: Any, payload: Any, peer: int, repeats: int) -> tuple[f
     ready, best_s, wrong = torch.ones(1, device=buffer.device), float("inf"), 0
     for _ in range(repeats):
         buffer.zero_()
-        dist.send(ready, peer)
-        dist.recv(ready, peer)
+        pair.send(ready)
+        pair.receive(ready)
         ready.item()  # on a GPU it waits: the peer has read its counters
         start = time.perf_counter()
-        dist.send(ready, peer)
-        dist.recv(buffer, peer)
+        pair.send(ready)
+        pair.receive(buffer)
         if buffer.is_cuda:
             torch.cuda.synchronize()
         best_s = min(best_s, time.perf_counter() - start)
         wrong += int((buffer != payload).sum())
         if best_s > SLOW_TRANSFER_S:
             break
-    dist.send(torch.zeros_like(ready), peer)
+    pair.send(torch.zeros_like(ready))
     return best_s, wrong
 
 

@@ -33,6 +33,7 @@ from scaling.collectives.reachability import tcp_connections
 MAX_BYTES = {"gloo": 64 << 20, "nccl": 16 << 30}
 SIZES = tuple(1 << power for power in range(3, 35))  # 8 B to 16 GiB
 SECONDS_PER_RANK = 0.1  # added to timeouts: more ranks need longer to join
+CALL_SECONDS = 60  # for few ranks to begin and end a short call, on a busy cluster
 # Seconds of a call, by backend: a sweep ends with the size that takes longer. gloo is at its full
 # speed before; NCCL over many ranks is so only with larger messages.
 LONGEST_CALL_S = {"gloo": 0.15, "nccl": 0.5}
@@ -48,6 +49,11 @@ class Delay:
     ranks: Collection[int]
     seconds: float
     every_call: bool = False
+
+
+def call_seconds(ranks: int) -> float:
+    """Compute the deadline (s) of a short call that joins no group: it grows with the ranks."""
+    return CALL_SECONDS + SECONDS_PER_RANK * ranks
 
 
 def read_nothing() -> Callable[[], None]:

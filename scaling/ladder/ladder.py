@@ -236,16 +236,20 @@ def run_rung(
     timeout: float = 300,
     as_one_job: bool = False,
     work: Sequence[Any] = (),
+    halves: bool = False,
 ) -> Rung:
     """Run one rung on `count` nodes from the gang's node `first` on; for count 1, on each alone.
 
     Weak scaling: every rank keeps its batch. The first WARM_UP_STEPS steps are not counted.
     `{nodes}` in the config's folder of shards becomes the rung's number of nodes, as shards are
     made for one number. `as_one_job` injects a fault: nodes that train separately are checked
-    as if they were one job. `work` is what a rank runs instead of the trainer, with its
-    first arguments.
+    as if they were one job; with `halves`, so are the halves of each node's ranks. `work` is
+    what a rank runs instead of the trainer, with its first arguments.
     """
     groups = worker_groups(gang, count, first)
+    if halves:
+        cuts = [(group, len(group) // 2) for group in groups]
+        groups = [half for group, cut in cuts for half in (group[:cut], group[cut:]) if half]
     shards = config.data.replace(NODES_PLACEHOLDER, str(count))  # made for one node count
     timed_config = dataclasses.replace(config, steps=config.steps + WARM_UP_STEPS, data=shards)
     results = iter(gang.run(*(work or (train_rank,)), timed_config, groups=groups, timeout=timeout))

@@ -25,6 +25,7 @@ from tests.support.paths import REPO
 
 TABLE = REPO / "docs" / "develop" / "healthy-runs.md"
 SIZES = (3, 4, 5, 6, 7, 8)  # nodes of a lab, in turn
+LARGE, LARGE_CONTRACT = 6, "tests/lab/large-lab.toml"  # nodes from which on steps are longer
 LOCAL_NODES = 4  # raylets of an embedded cluster: what `make trial` takes
 LOAD_EVERY = 3  # every third run shares the host with other work
 IDLE_LOAD = 0.5  # an idle host's load average of one minute is lower
@@ -52,7 +53,8 @@ def plan_run(kind: str, number: int) -> Plan:
 def command_of(plan: Plan, folder: Path) -> list[str]:
     """Return the command that a user would give, with a folder for the record."""
     cluster = "auto" if plan.kind == "lab" else f"local:{plan.nodes}"
-    probes = ["pytest", "probes", "--cluster", cluster, "--contract", plan.kind]
+    contract = LARGE_CONTRACT if plan.nodes >= LARGE else plan.kind
+    probes = ["pytest", "probes", "--cluster", cluster, "--contract", contract]
     probes += ["--run-dir", str(folder)]
     if plan.kind == "local":
         return [sys.executable, "-m", *probes]

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from probes.contract.contract import load
 from tests.lab import healthy
+from tests.support.paths import REPO
 
 HEADER = healthy.TABLE.read_text().split("|---")[0] + "|---|---|---|---|---|---|---|---|---|\n"
 
@@ -47,8 +49,23 @@ def test_the_command_is_the_users() -> None:
         "tests.lab --name healthy run --nodes 4 -- "
         "pytest probes --cluster auto --contract lab --run-dir runs/x"
     )
+    large = " ".join(healthy.command_of(healthy.plan_run("lab", 3), Path("runs/x")))
+    assert "--nodes 6 -- pytest probes --cluster auto --contract tests/lab/large-lab.toml" in large
     words = " ".join(healthy.command_of(healthy.plan_run("local", 0), Path("runs/x"))[2:])
     assert words == "pytest probes --cluster local:4 --contract local --run-dir runs/x"
+
+
+def test_a_large_lab_differs_in_its_steps_alone() -> None:
+    small, large = load("lab"), load(str(REPO / healthy.LARGE_CONTRACT))
+    longer = small.cluster.model_copy(update={"pace_seconds": 0.4})
+    assert large.cluster == longer
+    speeds = {"tokens_per_s"}
+    for id, limits in small.limits.items():
+        same = {name for name, one in limits.items() if str(one) == str(large.limits[id][name])}
+        assert set(limits) - same <= speeds
+    of_pace = 256 / 0.4  # tokens of a step
+    limit = large.limits["SCALING"]["tokens_per_s"]
+    assert of_pace / 2 < (limit.low or 0) < (limit.marginal_low or 0) < of_pace
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 20])

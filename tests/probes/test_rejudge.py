@@ -260,6 +260,20 @@ def test_what_the_old_order_chose_is_judged_by_no_other(model: str, note: str) -
     assert (found["limit"], found["note"]) == (None if note else limit, note)
 
 
+@pytest.mark.parametrize(("nodes", "low"), [(2, 56.25), (8, 33.75)])
+def test_limits_that_follow_from_the_number_of_nodes_are_those_of_the_run(
+    nodes: int, low: float
+) -> None:
+    judge = NewJudge(contract("h100-ndr400"), "again")
+    terms = contract("h100-ndr400").cluster.model_dump(exclude_none=True)
+    cluster = {"alive": nodes, "ranks": 8 * nodes, "terms": terms}
+    judge.replace("run_started", "", {"cluster": cluster})
+    judge.replace("probe_started", "f", {"criterion": "FABRIC"})
+    data = {"name": "alltoall_busbw", "value": 40.0, "unit": "GB/s", "limit": None}
+    limit = judge.replace("measurement", "f", data)["limit"]
+    assert (limit["low"], limit["source"]) == (low, "derived")
+
+
 def test_what_a_run_without_an_order_counted_is_no_order(tmp_path: Path) -> None:
     run = measured(tmp_path / "run", BOUGHT, keep=False)
     assert rejudged(run, BOUGHT.replace("nodes = 4", "")).verdict("HOSTS") is Verdict.UNPROVEN

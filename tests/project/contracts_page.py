@@ -97,6 +97,10 @@ keys are optional. Without `gpu_model`, for example, HOSTS only compares the GPU
 
 {cluster}
 
+An order of one node has `nodes = 1`, here or with `--nodes 1`. It needs no network between nodes, and no
+`[SCALING.efficiency]`. Instead it needs `[FABRIC.all_reduce_inside_node]`: the all-reduce inside the node stands for FABRIC. The
+report lists what one node does not show. More than one GPU must be in the node.
+
 Parts of `versions`: {versions}. [How to make the folder of `shards`](training.md#let-scaling-read-your-data).
 
 An example without RDMA, for a job of three parts on 64 GPUs. `components` and `parallel` need `tier = "standard"` or longer.
@@ -135,15 +139,35 @@ seatrial refuses the following, and says what to write instead:
 - a limit of a measure that [Measures](../reference/measures.md) marks as *fixed*, such as `wrong_elements`, `link_changes`
   or `xids`
 
-If the contract does not set them, two limits follow from `[cluster]`. `[FABRIC.network]` is the `fabric`.
-`[FABRIC.busbw]` is {share} of the total rate of a node's rails (`line_rate_gbps` each), MARGINAL below {marginal}.
-[How limits are derived](../reference/limits.md) gives the reasons.
+If the contract does not set them, three limits follow from `[cluster]`. `[FABRIC.network]` is the `fabric`.
+`[FABRIC.busbw]` is {share} of the total rate of a node's rails (`line_rate_gbps` each), MARGINAL below {marginal}. Over RDMA,
+`[FABRIC.alltoall_busbw]` follows from the limit of busbw and the number of nodes. [How limits are derived](../reference/limits.md)
+gives the reasons.
+
+If a site lowers the power limit of its GPUs, agree on that too. Otherwise HOSTS fails each GPU whose limit is below the default of
+its model. Such GPUs compute more slowly: `[SCALING.mfu]` may need another limit.
+
+```toml
+[HOSTS.power_limit]
+at_least = 0.71
+unit = "ratio"
+because = "our H100 run at 500 of 700 W"
+```
 
 A rehearsal (`accelerators = "emulated"`) may leave out a criterion that it cannot prove. Write the reason:
 
 ```toml
 [FABRIC]
 not_provable = "all raylets share one host's network, so no byte crosses a link"
+```
+
+Some devices do not count `FABRIC.lost_packets` or `FABRIC.link_changes`, such as EFA with a driver before 2.17.0. Both parties can
+agree on that, with the reason. The report then lists the measure as not tested. If a node does count it, the agreement has no
+effect, and the value is judged. No other measure can be left out in this way.
+
+```toml
+[FABRIC.lost_packets]
+not_countable = "efa 2.13 has no counters of the network"
 ```
 
 ## baseline

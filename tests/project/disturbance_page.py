@@ -24,7 +24,8 @@ HEAD = """# What a run does to your cluster
 
 ## Time and cost
 
-{times}. On GPUs, only one run was timed: tier quick took 4 min on one node with one H200. Other clusters have other times:
+{times}. On GPUs, only one run was timed: tier quick took 4 min on one node with one H200. Eight
+nodes with 8 H100 are expected to take about 7 min ([why](../develop/measurements.md#the-same-work-in-less-time)).
 `seatrial run` prints the time of each probe.
 
 | tier | complete run | for |

@@ -31,7 +31,7 @@ from probes.fabric.link_counters import LinkReader
 from reference_trainer import process_group
 from reference_trainer.config import TrainConfig
 from reference_trainer.train import train
-from scaling.collectives.node_groups import group_sweep, pair_sweep
+from scaling.collectives.node_groups import ONE_WAY, group_sweep, pair_sweep
 from scaling.collectives.sweep import connect, sweep
 from scaling.ladder.ladder import run_on_fake_group
 
@@ -64,7 +64,7 @@ for name, more in {
 part = [int(os.environ["RANK"])]
 for name in ("part", "part again"):
     note(name, group_sweep(4096, None, part)[1])
-met = pair_sweep(2, 4096, LinkReader, None, [[0, 1]])
+met = pair_sweep(2, 4096, LinkReader, None, [ONE_WAY], [[0, 1]])
 note("pair", [wrong for _, wrong in met.received.values()])
 try:
     process_group.join_group("nccl", 9)

@@ -61,6 +61,18 @@ def test_a_row_that_cannot_be_proven_informs_where_it_ended_without_failure(
     assert row(with_criteria(run(*here), provable), "LOCAL").is_only_information is False
 
 
+@pytest.mark.parametrize("counted", [False, True])
+def test_what_was_judged_is_no_longer_listed_as_not_countable(counted: bool) -> None:
+    why = {"lost_packets": "no counter"}
+    agreed = Criterion(id="LOCAL", title="t", how="h", not_countable=why)
+    lost = [Measurement(name="lost_packets", value=0.0)] if counted else []
+    found = result(good(), *lost).model_copy(update={"criterion": "LOCAL"})
+    local = row(with_criteria(run(found), agreed), "LOCAL")
+    text = "lost packets not tested, because nothing counts them: no counter"
+    assert local.not_tested == ([] if counted else [text])
+    assert local.label == ("" if counted else text)
+
+
 def test_what_decides_comes_first_and_the_worst_of_it() -> None:
     others = [
         Criterion(id=id, title="t", how="h", required=required)

@@ -268,6 +268,8 @@ class SimulatedRig:
             on_gpu=False,
             gpus_by_node={},
             ray=self.ray,
+            nodes=[{"id": name} for name in self.ray.capacity],
+            kind="ray",
         )
 
     def ensure_started(self) -> SimulatedObserver:

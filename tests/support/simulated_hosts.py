@@ -267,10 +267,13 @@ class StandInHosts:
         return copy.deepcopy(self.torch)
 
 
-def xid_event(xid: int, index: int = 3, ago: float = 1.0) -> dict[str, Any]:
-    """Return what a listener has heard of a GPU."""
+def xid_event(
+    xid: int, index: int = 3, ago: float = 1.0, after_kill: float | None = None
+) -> dict[str, Any]:
+    """Return what a listener has heard of a GPU; `after_kill` are seconds after a kill there."""
     slot = f"00000000:{16 + index:02X}:00.0"
-    return {"index": index, "uuid": f"GPU-1-{index}", "slot": slot, "xid": xid, "ago": ago}
+    gpu = {"index": index, "uuid": f"GPU-1-{index}", "slot": slot}
+    return {**gpu, "xid": xid, "ago": ago, "after_kill": after_kill}
 
 
 def find_blind(cluster: StandInHosts, _: str, elsewhere: Any = None) -> list[str]:

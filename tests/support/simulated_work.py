@@ -110,6 +110,7 @@ class SimulatedWork:
         ]
         self.owned = int(gpus > 0)
         self.killed: list[Any] = []
+        self.noted: set[str] = set()  # ids of nodes on which workers are ended
         self.peers: dict[str, Any] = {}
 
     @property
@@ -131,6 +132,10 @@ class SimulatedWork:
     @property
     def every(self) -> list[SimulatedGpu]:
         return [gpu for own in self.gpus for gpu in own]
+
+    def note_kill(self, nodes: set[str]) -> None:
+        assert not self.killed
+        self.noted |= nodes
 
     def on_each_node(self, function: Any, nodes: Any, gpus: int) -> dict[str, Any]:
         assert function.__name__ == "measure_peer_copies"
@@ -218,6 +223,7 @@ def run_work(
         else:
             work_probe(cast(Any, cluster), measure)
     assert len(cluster.killed) == len(cluster.every)
+    assert cluster.noted == {*cluster.node_names}
     result = measure.finish("finished", 1.0)
     return result.model_copy(update={"coverage": "; ".join(measure._coverage)})
 

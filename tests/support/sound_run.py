@@ -11,7 +11,7 @@ from probes.check.declarations import exactly
 from probes.check.owed import owed_event
 from probes.check.recorder import Recorder
 from probes.check.registry import CRITERIA
-from probes.contract.contract import Contract, load
+from probes.contract.contract import Contract, is_one_node, load
 from reports.acceptance import load_summary, summarize_acceptance
 from reports.exports import render_all, write_all
 from reports.frames.history import Baseline, choose_baseline
@@ -24,7 +24,7 @@ from tests.support.controls import plant
 
 NODES = 4
 IN_RUN = Limit(low=1, high=1, because="follows from the probe's own set-up")
-ORDERS = {"nodes": exactly(NODES, "nodes", "ordered"), "gpus": exactly(1, "GPUs", "ordered")}
+GPUS = exactly(1, "GPUs", "ordered")
 
 
 def write_sound_run(
@@ -38,6 +38,7 @@ def write_sound_run(
     baseline: Path | None = None,
     nodes_named: Sequence[str] = (),
     started: str = "2026-11-20T22:17:03.120Z",
+    count: int = NODES,
 ) -> Path:
     """Write the run of a rehearsal that passed: exit code 0.
 
@@ -45,8 +46,9 @@ def write_sound_run(
     `values` replaces value and spread of measures; `baseline` is what the run is compared with.
     """
     contract, store = contract or load("lab"), Store(folder)
-    terms = contract.cluster.model_copy(update={"nodes": NODES})
-    names = nodes_named or [f"node{number}" for number in range(NODES)]
+    ordered = contract.cluster.nodes or count
+    terms = contract.cluster.model_copy(update={"nodes": ordered})
+    names = nodes_named or [f"node{number}" for number in range(count)]
     nodes = [{"name": name, "address": f"10.77.0.{i}"} for i, name in enumerate(names)]
     store.start(
         contract.text,
@@ -55,23 +57,26 @@ def write_sound_run(
         command="pytest probes --cluster auto --contract lab",
         tier="quick",
         versions=suite_version(),
-        contract=contract.facts().model_dump(mode="json"),
+        contract=contract.facts(is_one_node(terms, {"alive": count})).model_dump(mode="json"),
         cluster={
             "name": "node0",
             "nodes": nodes,
-            "alive": NODES,
+            "alive": count,
             "terms": terms.model_dump(exclude_none=True),
         },
-        rehearsal="4 emulated nodes",
+        rehearsal=f"{count} emulated nodes",
         nonce=nonce,
         submission=submission,
     )
     agreed = contract.limited_names
-    shape: dict[str, Any] = {"nodes": NODES, "on_gpu": False, "agreed": agreed, "one_host": False}
+    shape: dict[str, Any] = {"nodes": count, "on_gpu": False, "agreed": agreed, "one_host": False}
+    shape["not_countable"] = frozenset(contract.not_countable)
     owed = owed_event("quick", contract.tier, (), terms=terms, **shape)
     store.event("run_owes", **owed)
     for probe in owed["owed"]:
-        _write_probe(store, contract, probe, partially_held, values or {})
+        found: dict[str, Any] = {"nodes": (count, None), **(values or {})}
+        limit = exactly(ordered, "nodes", "ordered")
+        _write_probe(store, contract, probe, partially_held, found, limit)
     if end:
         before = choose_baseline(baseline, store.save()) if baseline else Baseline()
         store.event("run_updated", loaded=[], **before.event(contract.baseline))
@@ -90,12 +95,13 @@ def _write_probe(
     owed: dict[str, Any],
     partially_held: int,
     values: Mapping[str, tuple[float, float]],
+    ordered: Limit,
 ) -> None:
     """Write all that one probe owes: measures that pass, and controls that are caught."""
     id = owed["criterion"]
     probe = Recorder(store, contract, owed["probe"], id, "a claim", "again", lambda words: None)
     for name in owed["measures"]:
-        limit = ORDERS.get(name)
+        limit = {"nodes": ordered, "gpus": GPUS}.get(name)
         if limit is None and CRITERIA[id].measures[name].from_run:
             limit = IN_RUN
         value = _sound_value(limit or contract.limit(id, name))

@@ -14,6 +14,7 @@ from probes.check.registry import CRITERIA
 from probes.cli.main import main
 from probes.contract import contract as contract_module
 from probes.contract.contract import ContractError, load, parse, shipped_contracts
+from probes.contract.derived_limits import size_contract
 from probes.contract.limits import LimitTerms
 from probes.contract.terms import ClusterTerms
 from reports.measurement import Limit, Verdict
@@ -175,9 +176,12 @@ def test_shipped_contracts_hold(name: str) -> None:
             assert limit is None or limit.because
 
 
-@pytest.mark.parametrize("name", [n for n in shipped_contracts() if n != "local"])
+WITHOUT_FABRIC = ("local", "h100-one-node")
+
+
+@pytest.mark.parametrize("name", [n for n in shipped_contracts() if n not in WITHOUT_FABRIC])
 def test_a_real_contract_leaves_no_fabric_limit_open(name: str) -> None:
-    contract = load(name)
+    contract = size_contract(load(name), 4, 32)
     open_ = {
         name
         for name, measure in CRITERIA["FABRIC"].measures.items()
@@ -187,9 +191,21 @@ def test_a_real_contract_leaves_no_fabric_limit_open(name: str) -> None:
     figures = {"all_gather_busbw", "reduce_scatter_busbw", "alltoall_busbw"}
     figures |= {"all_reduce_inside_node"}
     rack = set() if name == "gb200-nvl72" else {"nvlink_busbw"}
-    assert open_ == rack | (figures if name in ("lab", "ethernet") else set())
+    over_tcp = name in ("lab", "ethernet", "l40s-ethernet")
+    assert open_ == rack | (figures if over_tcp else set())
     assert contract.limit("SCALING", "efficiency") is not None
     assert not contract.optional
+
+
+def test_the_contract_of_one_node_judges_what_is_inside_it() -> None:
+    contract = load("h100-one-node")
+    assert (contract.cluster.nodes, contract.cluster.gpus_per_node) == (1, 8)
+    assert {id: [*limits] for id, limits in contract.limits.items() if limits} == {
+        "FABRIC": ["all_reduce_inside_node"]
+    }
+    assert contract.limit("FABRIC", "all_reduce_inside_node") == load("h100-ndr400").limit(
+        "FABRIC", "all_reduce_inside_node"
+    ).model_copy(update={"source": "h100-one-node.toml [FABRIC.all_reduce_inside_node]"})
 
 
 def test_local_says_what_it_cannot_prove() -> None:
@@ -316,6 +332,7 @@ def test_what_a_run_owes_follows_from_the_facts_of_its_cluster(
         "terms": terms,
         "agreed": agreed.limited_names,
         "not_provable": frozenset(agreed.optional),
+        "not_countable": frozenset(),
         **dict(zip(("nodes", "on_gpu", "one_host", "ranks", "ip_fabric"), shape, strict=True)),
     }
 

@@ -283,3 +283,36 @@ def test_real_accelerators_are_at_least_one() -> None:
         parse(b"schema = 1\n[cluster]\ngpus_per_node = 0", "ours.toml")
     emulated = b'schema = 1\n[cluster]\ngpus_per_node = 0\naccelerators = "emulated"'
     assert parse(emulated, "ours.toml").cluster.gpus_per_node == 0
+
+
+UNCOUNTED = "schema = 1\n[FABRIC.lost_packets]\nnot_countable = {}\n"
+WHY = '"this driver has no such counters"'
+
+
+def test_two_measures_may_be_agreed_as_not_countable() -> None:
+    text = UNCOUNTED.format(WHY) + f"[FABRIC.link_changes]\nnot_countable = {WHY}\n"
+    agreed = parse(text.encode(), "f")
+    assert {*agreed.not_countable} == {"FABRIC.lost_packets", "FABRIC.link_changes"}
+    facts = {one.id: one.not_countable for one in agreed.facts().criteria}
+    assert {*facts.pop("FABRIC")} == {"lost_packets", "link_changes"}
+    assert not any(facts.values())
+
+
+@pytest.mark.parametrize("reason", ["true", '""', "0", "[]", '"no counters"'])
+def test_a_measure_is_not_countable_only_for_a_reason(reason: str) -> None:
+    message = r"\[FABRIC.lost_packets\] not_countable: expected a sentence: why nothing counts it"
+    with pytest.raises(ContractError, match=message):
+        parse(UNCOUNTED.format(reason).encode(), "mine.toml")
+
+
+@pytest.mark.parametrize("name", ["FABRIC.busbw", "FABRIC.nonsense", "HOSTS.nodes", "FABRIC.rails"])
+def test_no_other_measure_may_be_left_uncounted(name: str) -> None:
+    message = "expected only in FABRIC.lost_packets and FABRIC.link_changes, which some devices"
+    with pytest.raises(ContractError, match=message):
+        parse(f"schema = 1\n[{name}]\nnot_countable = {WHY}\n".encode(), "mine.toml")
+
+
+def test_what_nothing_counts_has_no_limit() -> None:
+    limit = 'at_most = 0.01\nunit = "ratio"\nbecause = "agreed"\n'
+    with pytest.raises(ContractError, match="not_countable: expected alone"):
+        parse((UNCOUNTED.format(WHY) + limit).encode(), "mine.toml")

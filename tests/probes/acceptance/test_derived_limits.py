@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from probes.contract.derived_limits import derive_contract, detect_fabric
+from probes.contract.contract import Contract, load, parse
+from probes.contract.derived_limits import derive_contract, detect_fabric, size_contract
 from reports.measurement import Measurement
 
 
@@ -170,3 +171,46 @@ def test_only_an_embedded_cluster_is_emulated(
     assert terms.pace_seconds == (0.25 if paced else 0.0)
     assert contract.rehearsal is paced
     assert set(contract.optional) == ({"FABRIC", "SCALING"} if paced else set())
+
+
+RDMA = (
+    'schema = 1\ntier = "standard"\n[cluster]\nfabric = "rdma"\nrails = 8\nline_rate_gbps = 400\n'
+)
+FIGURE = "[FABRIC.alltoall_busbw]\nat_least = 25\nunit = 'GB/s'\nbecause = 'as agreed'\n"
+
+
+def all_to_all(contract: Contract, nodes: int, gpus: int = 8) -> Any:
+    return size_contract(contract, nodes, nodes * gpus).limit("FABRIC", "alltoall_busbw")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "low"),
+    [(2, 8, 56.25), (4, 8, 38.75), (8, 8, 33.75), (16, 8, 31.75), (32, 8, 30.85), (2, 1, 240.0)],
+)
+def test_all_to_all_has_a_limit_by_the_number_of_nodes(nodes: int, gpus: int, low: float) -> None:
+    """60 % of a GPU's 50 GB/s, and more on few nodes: a part of the data stays inside a node."""
+    limit = all_to_all(parse(RDMA.encode(), "f"), nodes, gpus)
+    assert limit.low == pytest.approx(low, abs=0.01)
+    assert limit.derived
+    assert f"on {nodes} nodes of {gpus} GPUs" in limit.because
+
+
+def test_an_agreed_limit_of_all_to_all_stays() -> None:
+    limit = all_to_all(parse((RDMA + FIGURE).encode(), "f"), 2)
+    assert (limit.low, limit.because, limit.derived) == (25, "as agreed", False)
+
+
+@pytest.mark.parametrize("name", ["ethernet", "lab", "local", "l40s-ethernet", "h100-one-node"])
+def test_without_rdma_all_to_all_has_no_derived_limit(name: str) -> None:
+    assert all_to_all(load(name), 4) is None
+
+
+def test_one_node_sends_nothing_over_the_fabric() -> None:
+    assert all_to_all(parse(RDMA.encode(), "f"), 1) is None
+
+
+def test_without_a_contract_all_to_all_is_judged_too() -> None:
+    contract = derive_contract(cluster(ACTIVE, ACTIVE))
+    assert all_to_all(contract, 2).low == pytest.approx(
+        0.75 * contract.limits["FABRIC"]["busbw"].low * 15 / 8 / 8, abs=0.01
+    )

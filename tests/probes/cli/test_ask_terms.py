@@ -76,7 +76,7 @@ def test_sockets_are_asked_for_another_interface(tmp_path: Path) -> None:
         (["no name", "atlas"], "expected at most 60 characters of"),
         (
             ["atlas", "quick"],
-            "contract h100-ndr400 has limits that tier quick does not measure: choose",
+            "contract a3-mega-tcpxo has limits that tier quick does not measure: choose",
         ),
         (["atlas", "fast"], "expected one of quick, standard, soak"),
         (["atlas", "", "many"], "expected a whole number, found 'many'"),
@@ -88,7 +88,8 @@ def test_sockets_are_asked_for_another_interface(tmp_path: Path) -> None:
 def test_a_wrong_answer_is_refused_at_once_and_asked_again(
     wrong: list[str], text: str, tmp_path: Path
 ) -> None:
-    done = asked(tmp_path / "my.toml", wrong, "--template", "h100-ndr400")
+    template = "a3-mega-tcpxo" if "a3-mega-tcpxo" in text else "h100-ndr400"
+    done = asked(tmp_path / "my.toml", wrong, "--template", template)
     assert text in done.output
     assert done.exit_code == 4, "it asks again, and there is no answer"
     assert "and no terminal to ask: give --set " in done.output
@@ -221,9 +222,36 @@ def test_a_contract_that_cannot_be_accepted_for_its_gpus_is_named(
     text = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
     said = " ".join(text.split())
     assert (says in said) if says else (SPEED not in said), text
+    can_be_accepted = "until then, no run under this contract can be accepted" not in said
+    assert can_be_accepted is ("emulated" in lines or "is a valid contract" not in said)
 
 
-@pytest.mark.parametrize("name", ["b200-ndr400", "gb200-nvl72", "h100-ndr400", "p5-efa"])
+def test_an_mfu_limit_of_gpus_without_a_known_peak_is_named(tmp_path: Path) -> None:
+    agreed = '[SCALING.mfu]\nat_least = 0.2\nunit = "ratio"\nbecause = "as agreed"'
+    text = f'schema = 1\n[cluster]\ngpu_model = "NVIDIA A40"\n{agreed}\n'
+    (tmp_path / "my.toml").write_text(text)
+    said = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
+    assert (
+        "UNPROVEN no peak is known for NVIDIA A40, so SCALING.mfu is not measured. Replace "
+        "[SCALING.mfu] by [SCALING.tokens_per_s]" in " ".join(said.split())
+    )
+
+
+def test_the_limits_of_a_check_follow_from_the_number_of_nodes(tmp_path: Path) -> None:
+    text = load("h100-ndr400").text.decode()
+    (tmp_path / "my.toml").write_text(text.replace("[cluster]\n", "[cluster]\nnodes = 2\n"))
+    checked = [
+        CliRunner().invoke(main, ["contract", "check", "--limits", name]).output
+        for name in (str(tmp_path / "my.toml"), "h100-ndr400")
+    ]
+    two, any_number = (" ".join(output.split()) for output in checked)
+    assert "alltoall_busbw >= 56.2 GB/s (75 % of what a busbw of 320 GB/s lets expect on 2" in two
+    assert "alltoall_busbw not agreed: over RDMA 75 % of what the limit of `busbw`" in any_number
+
+
+@pytest.mark.parametrize(
+    "name", ["b200-ndr400", "gb200-nvl72", "h100-ndr400", "l40s-ethernet", "p5-efa"]
+)
 def test_a_shipped_contract_lacks_nothing_but_the_number_of_nodes(name: str) -> None:
     lines = CliRunner().invoke(main, ["contract", "check", name]).output.splitlines()
     open_ones = [line for line in lines if line.startswith("UNPROVEN")]

@@ -58,7 +58,7 @@ def complete(*words: str) -> list[str]:
         (("run", "--ti"), ["--tier"]),
         (("run", "--tier", "s"), ["standard", "soak"]),
         (("run", "--only", "GA"), ["GANG"]),
-        (("plan", "--contract", "h100"), ["h100-ndr400", "h100-roce400"]),
+        (("plan", "--contract", "h100"), ["h100-ndr400", "h100-one-node", "h100-roce400"]),
     ],
 )
 def test_commands_options_and_values_are_completed(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -242,6 +244,27 @@ def test_gpus_in_use(fake: StandInNvml) -> None:
     assert nvml.gpus_in_use() == {"GPU-1": [77]}
     fake.used[2] = 500 * 2**20  # in a container: memory without a process
     assert nvml.gpus_in_use() == {"GPU-0": [], "GPU-1": [77]}
+
+
+@pytest.fixture
+def mps_server() -> Iterator[int]:
+    """The id of a process that is called as the server of MPS is."""
+    program = [f"/usr/bin/{nvml.MPS_SERVER}", "60"]
+    with subprocess.Popen(program, executable=shutil.which("sleep")) as process:
+        yield process.pid
+        process.kill()
+
+
+def test_the_server_of_mps_is_no_use_of_a_gpu(fake: StandInNvml, mps_server: int) -> None:
+    fake.pids[1], fake.used[2] = [mps_server], 40 * 2**20
+    assert nvml.gpus_in_use() == {}
+
+
+def test_a_client_of_mps_is_a_use_of_its_gpu(fake: StandInNvml, mps_server: int) -> None:
+    fake.pids = {0: [mps_server], 1: [mps_server, os.getpid()]}
+    assert nvml.gpus_in_use() == {"GPU-1": [os.getpid()]}
+    fake.pids, fake.used[2] = {1: [mps_server]}, 500 * 2**20  # a client that NVML does not name
+    assert nvml.gpus_in_use()["GPU-1"] == []
 
 
 def test_use_is_told_by_the_first_form_or_by_processes_alone(fake: StandInNvml) -> None:

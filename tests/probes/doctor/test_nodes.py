@@ -12,6 +12,8 @@ import pytest
 
 from probes import doctor
 from probes.check.registry import run_order
+from probes.cluster.address import ClusterUnreachable
+from probes.contract.contract import load, parse
 from probes.contract.terms import ClusterTerms
 from probes.doctor import (
     FAIL,
@@ -19,6 +21,7 @@ from probes.doctor import (
     UNPROVEN,
     ask_accelerators,
     ask_cluster,
+    ask_contract,
     ask_dashboard,
     ask_nodes,
     ask_nvml,
@@ -66,6 +69,10 @@ LACKING = ("HOSTS", "FABRIC", "SCALING", "RESTART", "GANG", "LAUNCH")
         (NO_GPUS, {"gpus_per_node": 8, "accelerators": "emulated"}, FAIL, ("HOSTS",), "n0 has 0"),
         (NO_GPUS, {}, OK, (), "2 nodes, 16 CPUs"),
         (cluster_of(1, 1), {}, UNPROVEN, ("FABRIC", "SCALING", "GANG"), "1 node, 1 GPU"),
+        (cluster_of(1), {"nodes": 1}, OK, (), "1 node, 8 GPUs"),
+        (cluster_of(1, 1), {"nodes": 1}, UNPROVEN, ("FABRIC", "SCALING", "GANG"), "too few"),
+        (cluster_of(1), {"nodes": 8}, FAIL, ("HOSTS",), "1 node, 8 GPUs; 8 were ordered"),
+        (cluster_of(1, kind="local"), {"nodes": 1}, UNPROVEN, ("FABRIC", "SCALING"), "too few"),
     ],
 )
 def test_nodes(
@@ -211,3 +218,33 @@ def test_what_is_asked_follows_from_the_cluster(
     monkeypatch.setattr(doctor, "find_folder_problem", lambda *_: ("", []))
     answers = ask_cluster(cluster_of(emulated=emulated), ClusterTerms(fabric=fabric))
     assert {one.question for one in answers} & {"NVML", "RDMA"} == asked
+
+
+def test_amds_gpus_are_refused_before_any_question() -> None:
+    cluster = cluster_of()
+    for fact in cluster.facts:
+        fact |= {"amd_driver": True, "gpus": [], "nvml": {"library": False, "error": None}}
+    with pytest.raises(ClusterUnreachable, match="the GPUs of n0, n1 are AMD's"):
+        next(ask_cluster(cluster, ClusterTerms()))
+
+
+def test_a_contract_that_lacks_a_limit_for_the_gpus_of_the_cluster_is_named() -> None:
+    text = load("ethernet").text.decode().replace("[cluster]\n", "[cluster]\ngpus_per_node = 8\n")
+    contract = parse(text.encode(), "mine.toml")
+    found = {}
+    for model in ("NVIDIA L40S", "NVIDIA H100 80GB HBM3"):
+        gpus = [{"name": model}, {"error": {"code": 15, "text": "lost"}}]
+        cluster = cluster_of(rehearsal="")
+        for fact in cluster.facts:
+            fact["gpus"] = gpus
+        found[model] = list(ask_contract(contract, 2, cluster))
+    assert found["NVIDIA H100 80GB HBM3"] == []
+    (answer,) = found["NVIDIA L40S"]
+    assert (answer.state, answer.criteria) == (UNPROVEN, ("SCALING",))
+    assert answer.found == (
+        "no run under this contract can be accepted: no limit for the speed of one node: none is "
+        "published for NVIDIA L40S. Add [SCALING.mfu] or [SCALING.tokens_per_s]"
+    )
+    assert list(ask_contract(contract, None, cluster_of(rehearsal="embedded"))) == []
+    (nodes,) = ask_contract(contract, None, cluster)
+    assert "no number of nodes" in nodes.found

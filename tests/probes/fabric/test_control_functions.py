@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from probes.contract.contract import Contract, parse
 from probes.contract.contract import load as contract
 from probes.fabric import controls
 from probes.fabric import controls as links
 from probes.fabric import controls as settings
 from probes.fabric.addresses import RailRanks
+from probes.fabric.links import LinkGrowth, PortErrors
 from probes.fabric.node_pairs import BadSender, PairSearch
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Limit
@@ -245,7 +247,13 @@ def test_a_gang_that_fails_leaves_the_controls_of_data_unproven(name: str) -> No
 
 
 def control_sender(
-    monkeypatch: pytest.MonkeyPatch, nodes: int, slow: str, lossy: str, typical: float = 0.1
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: int,
+    slow: str,
+    lossy: str,
+    typical: float = 0.1,
+    agreed: Contract = LAB,
+    was_judged: bool = False,
 ) -> tuple[Control, BadSender]:
     """Run the control of a bad sender; these nodes look slow and lossy."""
     names = [f"n{at}" for at in range(nodes)]
@@ -262,7 +270,9 @@ def control_sender(
         return search
 
     monkeypatch.setattr(links, "run_few_pairs", few)
-    measure = recorder("FABRIC")
+    measure = recorder("FABRIC", agreed)
+    if was_judged:
+        measure("lost_packets", 0.0)
     rig: Any = SimpleNamespace(gang=None, node_names={}, measure=measure)
     links.control_bad_sender(rig, sweep_result(0.1, rank_nodes=names), search)
     return only_control(measure), planted[0]
@@ -288,6 +298,61 @@ def test_of_two_nodes_the_lost_packets_alone_show_the_bad_sender(
     assert (found.caught, found.proves, planted.rank) == (True, ["lost_packets"], 1)
     found, planted = control_sender(monkeypatch, 3, "n2", "n2")
     assert (found.caught, {*found.proves}) == (True, {"lost_packets", "slowest_pair"})
+
+
+UNCOUNTED = parse(
+    b'schema = 1\n[FABRIC.lost_packets]\nnot_countable = "this driver does not count them"\n'
+    b'[FABRIC.link_changes]\nnot_countable = "this driver does not count them"\n',
+    "f",
+)
+
+
+@pytest.mark.parametrize(("slow", "caught"), [("n2", True), ("n1", False)])
+def test_where_nothing_counts_losses_the_bad_sender_is_slow_alone(
+    monkeypatch: pytest.MonkeyPatch, slow: str, caught: bool
+) -> None:
+    found, _ = control_sender(monkeypatch, 4, slow, "", agreed=UNCOUNTED)
+    assert (found.caught, [one.name for one in found.observed]) == (caught, ["slowest_pair"])
+    assert "resent" not in found.fault
+
+
+def test_of_two_nodes_that_count_no_losses_no_bad_sender_is_planted() -> None:
+    measure = recorder("FABRIC", UNCOUNTED)
+    speed = FaultSearchResult({}, 0.1, {}, [], 1, 0, "")
+    search = PairSearch(speed, speed, {}, {}, {}, [RailRanks("", {"n0": 0, "n1": 1}, "fab0")])
+    rig: Any = SimpleNamespace(gang=None, measure=measure)
+    links.control_bad_sender(rig, sweep_result(0.1), search)
+    assert measure.result("finished", 1.0).controls == []
+
+
+def test_where_a_loss_was_judged_the_bad_sender_must_show_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An agreement that a count contradicts has no effect, on the control either."""
+    for lossy, caught in (("n2", True), ("", False)):
+        found, _ = control_sender(monkeypatch, 4, "n2", lossy, agreed=UNCOUNTED, was_judged=True)
+        assert found.caught is caught
+
+
+@pytest.mark.parametrize(
+    ("agreed", "changes", "caught", "proves"),
+    [
+        (LAB, 2, True, ["link_changes", "interface_errors"]),
+        (LAB, None, False, []),
+        (UNCOUNTED, None, True, ["interface_errors"]),
+    ],
+)
+def test_ports_that_count_no_changes_show_their_errors(
+    agreed: Contract, changes: int | None, caught: bool, proves: list[str]
+) -> None:
+    measure = recorder("FABRIC", agreed)
+    errors = PortErrors("receives", "mlx5_0/1", 10**4, 10**6)
+    grown = {"n0": LinkGrowth({"mlx5_0/1": changes}, errors, {})}
+    watch = SimpleNamespace(growth=lambda fabric, doctored: grown)
+    rig: Any = SimpleNamespace(watch=watch, measure=measure)
+    controls.control_doctored_counters(rig, {"n0": "rdma"})
+    found = only_control(measure)
+    assert (found.caught, found.proves) == (caught, proves)
 
 
 # Reachability.

@@ -197,3 +197,16 @@ def test_without_an_agreed_fabric_no_share_of_it_is_judged() -> None:
     for name in ("fabric_share", "share_on_other_networks"):
         notes = [(one.value, one.note) for one in measured(measure, name)]
         assert notes == [(None, "no fabric is known: set [cluster] fabric")] * 4
+
+
+# Speed.
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_that_a_ring_does_not_show_all_of_nccl_is_said(
+    monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    said, measure = list[str](), recorder("FABRIC")
+    monkeypatch.setattr(measure, "covered", said.append)
+    judge.judge_speed(replace(sweep_result(0.1), backend=backend), measure)
+    assert any("NVLS and SHARP" in one for one in said) is (backend == "nccl")

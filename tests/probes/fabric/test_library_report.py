@@ -24,7 +24,7 @@ class Ranks:
     """Stands in for a gang: one rank per node, and what each would answer."""
 
     def __init__(self, answers: list[Any], per_node: int = 1, first: int = 0) -> None:
-        self.answers = answers
+        self.answers, self.size = answers, len(answers)
         self.places = [
             RankLocation(
                 node=f"id{at // per_node}",

@@ -93,7 +93,7 @@ class Gang:
         ranks, names = range(self.size), call[0] if function is sweep else ()
         answers: dict[str, list[Any]] = {
             "read_counters": [{"eth0": 0}] * self.size,
-            "read_rails": [{}, self.rails][-self.size :],
+            "read_rails": [*[{}] * (self.size - 1), self.rails],
             "read_interfaces": [{}] * self.size,
             "sweep": [
                 {
@@ -113,6 +113,23 @@ def test_a_node_without_rails_has_no_rate() -> None:
     assert run.ranks == 2
     alone = run_sweep(cast(Any, Gang(1)), {"id0": "n0"}, logs)
     assert (alone.rail_gbps, alone.ranks, alone.note) == ({"n0": 400.0}, 1, "")
+
+
+def test_a_part_of_the_ranks_sweeps_as_a_job_of_its_own() -> None:
+    """As the ranks of one NVLink domain do; no other node's counters are read."""
+
+    class Part(Gang):
+        def run(self, function: Any, *call: Any, timeout: float, **more: Any) -> list[Any]:
+            assert more.pop("groups") == [[2, 3]]
+            return super().run(function, *call, timeout=timeout, **more)
+
+    gang = Part()
+    gang.places = [SimpleNamespace(node=f"id{rank}") for rank in range(4)]
+    names = {f"id{rank}": f"n{rank}" for rank in range(4)}
+    run = run_sweep(cast(Any, gang), names, cast(Any, None), ranks=[2, 3])
+    assert ([*run.sent], run.rank_nodes, run.ranks) == (["n2", "n3"], ["n2", "n3"], 2)
+    assert run.library.transports == {}
+    assert gang.limit_s == sweep_seconds(2)
 
 
 def test_a_nodes_rate_is_that_of_its_fastest_rail() -> None:
@@ -160,10 +177,15 @@ def test_ranks_have_90_s_to_connect_and_a_tenth_more_for_each(ranks: int, second
     assert sweep_seconds(ranks) == pytest.approx(seconds + 60)
 
 
-def test_a_node_has_a_minute_to_read_its_counters() -> None:
-    gang = Gang()
-    run_sweep(cast(Any, gang), {"id0": "n0", "id1": "n1"}, cast(Any, None))
-    assert {seconds for name, seconds in gang.limits_s if name != "sweep"} == {60}
+@pytest.mark.parametrize(("ranks", "seconds"), [(1, 60.1), (2, 60.2), (4096, 469.6)])
+def test_deadlines_of_short_calls_grow_with_the_ranks(ranks: int, seconds: float) -> None:
+    """A minute to read counters, and the interfaces for the report of gloo."""
+    gang = Gang(ranks)
+    run_sweep(cast(Any, gang), {f"id{at}": f"n{at}" for at in range(ranks)}, cast(Any, None))
+    short = {name: limit_s for name, limit_s in gang.limits_s if name != "sweep"}
+    assert short == dict.fromkeys(
+        ("read_counters", "read_rails", "read_interfaces"), pytest.approx(seconds)
+    )
 
 
 def test_the_other_collectives_take_less_time_than_a_sweep() -> None:

@@ -107,6 +107,14 @@ def test_a_gang_on_one_node_is_no_fault_to_catch(nodes: dict[str, int], caught: 
     assert [one.caught for one in made] == [caught, caught]
 
 
+@pytest.mark.parametrize(("count", "caught"), [(2, True), (1, False)])
+def test_of_one_node_two_bundles_show_that_they_were_not_spread(count: int, caught: bool) -> None:
+    measure = recorder("GANG")
+    controls.control_wrong_strategy(measure, {"n": count}, alone=True)
+    (control,) = measure.result("finished", 1.0).controls
+    assert (control.name, control.caught) == ("PACK passed off as STRICT_SPREAD", caught)
+
+
 @pytest.mark.parametrize("shape", [(1, 2), (1, 3), (1, 7), (2, 4), (3, 1)], ids=str)
 def test_two_that_fit_fill_each_node_even_where_their_number_is_odd(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]
@@ -136,11 +144,14 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch) -> SimulatedScene:
 
     scene = simulate(monkeypatch, "", 1, 2)
     using: dict[str, list[int]] = {}
+    noted: list[tuple[str, ...]] = []
     vars(scene.rig.cluster).update(
         on_gpu=True,
         nodes=[{"name": "node0", "id": "id0"}],
         facts=[{"name": "node0", "gpus": [{"uuid": "GPU-a"}, {"uuid": "GPU-b"}]}],
         gpus_by_node={"node0": 2},
+        noted=noted,
+        note_kill=lambda nodes: noted.append((*nodes, *using)),
     )
     observer: Any = scene.rig.observer
     sample = observer._sample
@@ -160,6 +171,7 @@ def test_a_gpu_used_in_secret_is_caught_and_is_free_afterwards(with_gpus: Simula
         controls.control_unregistered_gpu(run)
         assert run.observer.samples[-1]["in_use"] == {"node0": {}}
     control = only_control(with_gpus)
+    assert with_gpus.rig.cluster.noted == [("id0", "GPU-a")], "before its process is ended"
     assert control.caught
     assert control.saw == "GPU-a (processes 4711)"
     assert [mark.message for mark in run.marks if mark.fault] == [

@@ -22,7 +22,10 @@ def jobs() -> Iterator[dict[str, CompetingJob]]:
     """Jobs A and B on two raylets of one emulated GPU each."""
     cluster = LocalCluster(NODES)
     cleanup = SimpleNamespace(register=lambda *_: None, unregister=lambda *_: None)
-    where: Any = SimpleNamespace(cleanup=cleanup, address=cluster.info["address"], resource="GPU")
+    address = cluster.info["address"]
+    where: Any = SimpleNamespace(
+        cleanup=cleanup, address=address, resource="GPU", note_kill=lambda: None
+    )
     jobs = {name: CompetingJob(name, where) for name in "AB"}
     try:
         for job in jobs.values():

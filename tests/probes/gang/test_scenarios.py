@@ -32,10 +32,12 @@ SCENARIOS: dict[str, Any] = {
         scene, TERMS, scene.measure, "standard"
     ),
     "storm": lambda scene: queue.test_a_storm_of_gangs_leaves_nothing(scene, "standard"),
-    "fragments": lambda scene: placement.test_fragments_are_not_mistaken_for_room(
-        scene, scene.measure
+    "fragments": lambda scene, terms=TERMS: placement.test_fragments_are_not_mistaken_for_room(
+        scene, scene.rig.cluster, terms, scene.measure
     ),
-    "strategies": lambda scene: placement.test_strategies_hold(scene, scene.measure),
+    "strategies": lambda scene, terms=TERMS: placement.test_strategies_hold(
+        scene, scene.rig.cluster, terms, scene.measure
+    ),
     "lost node": placement.test_a_lost_node_harms_its_own_gang_only,
 }
 
@@ -235,3 +237,46 @@ def test_a_cluster_of_one_accelerator_is_told_so_at_once(monkeypatch: pytest.Mon
     scene.rig.cluster.size = 1
     with pytest.raises(NoRoom, match=r"^GANG needs 2 GPUs, but this cluster has only 1$"):
         run(scene, "compete")
+
+
+ONE = ClusterTerms(nodes=1)
+ON_ONE = {
+    "fragments": "one bundle early, on the only node",
+    "strategies": "PACK passed off as STRICT_SPREAD",
+}
+
+
+@pytest.mark.parametrize("each", [2, 8])
+@pytest.mark.parametrize("name", ON_ONE)
+def test_what_needs_several_nodes_is_judged_on_one_that_was_ordered(
+    monkeypatch: pytest.MonkeyPatch, name: str, each: int
+) -> None:
+    scene = simulate(monkeypatch, "", 1, each)
+    SCENARIOS[name](scene, ONE)
+    result = scene.measure.result("finished", 1.0)
+    assert [one.sentence() for one in result.measurements if one.severity] == []
+    assert [(one.name, one.caught) for one in result.controls] == [(ON_ONE[name], True)]
+    assert "placed_in_fragments" not in {one.name for one in result.measurements}
+    assert result.verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("terms", [TERMS, ClusterTerms(nodes=8)], ids=["no order", "eight ordered"])
+@pytest.mark.parametrize("name", ON_ONE)
+def test_on_one_node_that_was_not_ordered_nothing_is_shown(
+    monkeypatch: pytest.MonkeyPatch, name: str, terms: ClusterTerms
+) -> None:
+    with pytest.raises(NoRoom, match=r"on 2 nodes\. Found: 1"):
+        SCENARIOS[name](simulate(monkeypatch, "", 1, 8), terms)
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "failed"),
+    [("blocks", "fragments", "blocked_behind"), ("places smaller", "strategies", "misplaced")],
+)
+def test_a_fault_on_one_ordered_node_fails(
+    monkeypatch: pytest.MonkeyPatch, fault: str, name: str, failed: str
+) -> None:
+    scene = simulate(monkeypatch, fault, 1, 8)
+    SCENARIOS[name](scene, ONE)
+    result = scene.measure.result("finished", 1.0)
+    assert failed in {one.name for one in result.measurements if one.severity == 3}

@@ -11,6 +11,7 @@ from probes.hosts.closing import describe_event, read_starts
 from reports.run_folder.store import Store
 from reports.run_folder.times import parse_time
 from tests.support.controls import recorder
+from tests.support.simulated_driver import SimulatedDriver
 from tests.support.simulated_hosts import (
     StandInHosts,
     findings,
@@ -18,6 +19,8 @@ from tests.support.simulated_hosts import (
     run_closing,
     xid_event,
 )
+
+NOTED = "Xids after kills"
 
 
 def heard(*events: dict[str, Any], error: dict[str, Any] | None = None) -> StandInHosts:
@@ -38,17 +41,67 @@ def test_an_xid_is_named_with_its_gpu_and_time() -> None:
     assert "seatrial listened for Xids for 300 s" in result.coverage
     (value,) = [m.value for m in result.measurements if (m.name, m.subject) == ("xids", "n1")]
     assert value == 2
-    assert "Xids of programs" not in {m.name for m in result.measurements}
+    assert NOTED not in {m.name for m in result.measurements}
+
+
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 94, 109, 137, 154])
+def test_without_a_kill_no_xid_is_excused(xid: int) -> None:
+    """No other job runs during a trial: a program failed, and nothing that was planted says why."""
+    result = run_closing(heard(xid_event(xid)))
+    assert not_passed(result) == {"xids n1": "FAIL"}
+    assert findings(result) == [("HOST-XID", ["n1"])]
+    assert NOTED not in {m.name for m in result.measurements}
 
 
 @pytest.mark.near_miss("HOSTS.xids")
-@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
-def test_xids_of_programs_only_inform(xid: int) -> None:
-    result = run_closing(heard(xid_event(xid)))
+def test_what_follows_a_kill_by_seatrial_only_informs() -> None:
+    events = [xid_event(137, 4, after_kill=0.4), xid_event(94, 3, after_kill=0.5)]
+    result = run_closing(heard(*events, xid_event(154, after_kill=14.9)))
     assert not_passed(result) == {}
     assert findings(result) == []
-    (note,) = [m for m in result.measurements if m.name == "Xids of programs"]
-    assert (note.value, note.subject) == (1, "n1")
+    (note,) = [m for m in result.measurements if m.name == NOTED]
+    assert (note.value, note.subject) == (3, "n1")
+    said = result.coverage.partition("Xids that are not judged: n1: Xid 137 of GPU 4 (GPU-1-4")[2]
+    assert " UTC, 0.4 s after seatrial had killed a process there, n1: Xid 94 of GPU 3 (" in said
+    assert said.count("after seatrial had killed a process there") == 3
+
+
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 69, 94, 108, 109, 137, 144, 148, 154])
+def test_a_kill_may_be_the_cause_of_each_of_these(xid: int) -> None:
+    assert not_passed(run_closing(heard(xid_event(xid, after_kill=0.0)))) == {}
+
+
+@pytest.mark.parametrize("xid", [13, 31, 137, 94, 154])
+def test_after_a_while_a_kill_explains_nothing(xid: int) -> None:
+    result = run_closing(heard(xid_event(xid, after_kill=15.1)))
+    assert not_passed(result) == {"xids n1": "FAIL"}
+    assert "killed" not in result.findings[0].statement
+
+
+@pytest.mark.parametrize("xid", [48, 63, 64, 74, 79, 95, 119, 143, 149])
+def test_no_kill_breaks_a_board(xid: int) -> None:
+    """Next to what the kill caused, it is judged, and it alone is named."""
+    both = run_closing(heard(xid_event(137, 4, after_kill=0.4), xid_event(xid, after_kill=0.5)))
+    assert not_passed(both) == {"xids n1": "FAIL"}
+    (value,) = [m.value for m in both.measurements if (m.name, m.subject) == ("xids", "n1")]
+    assert value == 1
+    assert f"Xid {xid} of GPU 3" in both.findings[0].statement
+    assert "137" not in both.findings[0].statement
+
+
+@pytest.mark.parametrize(("kills", "red"), [((), "01"), (("id0",), "1"), (("id0", "id1"), "")])
+def test_a_kill_explains_xids_of_its_own_node_alone(
+    monkeypatch: pytest.MonkeyPatch, kills: tuple[str, ...], red: str
+) -> None:
+    """From the kill to the verdict: the listeners of two nodes hear both drivers."""
+    driver, cluster = SimulatedDriver(monkeypatch, "id0", "id1"), StandInHosts()
+    driver.cluster.note_kill(kills)
+    for id in ("id0", "id1"):
+        driver.report(id, 137, 94, 154)
+    cluster.xids |= driver.cluster.hear_xids()[0]
+    driver.close()
+    result = run_closing(cluster)
+    assert not_passed(result) == {f"xids n{node}": "FAIL" for node in red}
 
 
 def test_a_node_that_stopped_listening_proves_nothing() -> None:
@@ -58,8 +111,9 @@ def test_a_node_that_stopped_listening_proves_nothing() -> None:
     (note,) = [m.note for m in result.measurements if (m.name, m.subject) == ("xids", "n1")]
     assert note == "NVML stopped reporting Xids: GPU is lost"
     assert not_passed(run_closing(heard(xid_event(79), error=gone))) == {"xids n1": "FAIL"}
-    # What a program did before is no proof of the rest.
-    assert not_passed(run_closing(heard(xid_event(31), error=gone))) == {"xids n1": "UNPROVEN"}
+    # What a kill caused before is no proof of the rest.
+    after = xid_event(31, after_kill=1.0)
+    assert not_passed(run_closing(heard(after, error=gone))) == {"xids n1": "UNPROVEN"}
 
 
 def test_a_node_without_a_listener_proves_nothing() -> None:

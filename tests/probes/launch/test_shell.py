@@ -16,6 +16,7 @@ from probes.contract.terms import ClusterTerms, LaunchTerms
 from probes.launch import shell
 from probes.launch.guide import GuideError, LaunchPath, own_guide, parse_guide
 from probes.launch.shell import User
+from probes.launch.test_failing_job import stop
 
 
 class Cleanup:
@@ -41,8 +42,15 @@ class Cleanup:
 
 
 def cluster_with(cleanup: Cleanup) -> Any:
+    noted: list[float] = []
     return SimpleNamespace(
-        dashboard="http://mine:8265", cleanup=cleanup, size=4, nodes=[1, 2], kind="ray"
+        dashboard="http://mine:8265",
+        cleanup=cleanup,
+        size=4,
+        nodes=[1, 2],
+        kind="ray",
+        noted=noted,
+        note_kill=lambda ago=0.0: noted.append(ago),
     )
 
 
@@ -204,6 +212,19 @@ def test_a_submitted_job_is_known_by_its_id(path: LaunchPath) -> None:
     said = path.ask("printf \"\\033[32mJob 'raysubmit_a.1' submitted successfully\\033[39m\n\"\n")
     assert said.jobs == ["raysubmit_a.1"]
     assert path.cluster.cleanup.known == set()  # type: ignore[attr-defined]
+
+
+def test_the_end_of_a_job_is_noted_as_a_kill_of_its_ranks(path: LaunchPath) -> None:
+    """Its launcher kills them, before the commands end; commands without a job kill nothing."""
+    noted = path.cluster.noted  # type: ignore[attr-defined]
+    path.ask("id -u\n")
+    assert noted == []
+    path.ask("echo step 1/5 loss 4.2\nexit 1\n")
+    path.ask("echo \"Job 'raysubmit_a.1' submitted successfully\"\n")
+    assert noted == [10.0, 10.0]
+    running: Any = SimpleNamespace(transcript=shell.Transcript(jobs=["raysubmit_a.1"]))
+    stop(path, running)
+    assert noted == [10.0, 10.0, 0.0], "a job that is stopped is killed now"
 
 
 def test_a_command_is_killed_when_the_time_of_all_is_up(

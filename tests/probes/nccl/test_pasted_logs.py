@@ -6,6 +6,7 @@ SYNTHETIC: each case is written by us in the shape of public threads; none is co
 from __future__ import annotations
 
 import re
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,18 @@ from click.testing import CliRunner
 
 from probes.cli.main import main
 from probes.nccl.patterns import Phrase, find_kinds, read_phrases
-from probes.nccl.rows import LineRow, RowReader, read_rows
+from probes.nccl.rows import LineRow, Reported, RowReader, read_rows
 from tests.probes.nccl.pasted.bare import BARE
 from tests.probes.nccl.pasted.causes import CAUSED
 from tests.probes.nccl.pasted.counts import COUNTS
 from tests.probes.nccl.pasted.endings import ENDINGS
 from tests.probes.nccl.pasted.errors import ERRORS
+from tests.probes.nccl.pasted.exceptions import EXCEPTIONS, HINTS
 from tests.probes.nccl.pasted.failed_calls import FAILED_CALLS, SOUND_CALLS
 from tests.probes.nccl.pasted.lines import BEGIN, info, size_line, start, warn
 from tests.probes.nccl.pasted.networks import NO_NETWORK_TO_ACCUSE
 from tests.probes.nccl.pasted.node_errors import NODE_ERRORS
+from tests.probes.nccl.pasted.places import PLACES
 from tests.probes.nccl.pasted.processes import PROCESSES
 from tests.probes.nccl.pasted.programs import PROGRAMS
 from tests.probes.nccl.pasted.ras import RAS
@@ -31,6 +34,7 @@ from tests.probes.nccl.pasted.starts import CUT_STARTS
 from tests.probes.nccl.pasted.stores import STORES
 from tests.probes.nccl.pasted.torch_text import OF_TORCH
 from tests.probes.nccl.pasted.watchdog import WATCHDOG
+from tests.probes.nccl.pasted.wraps import WRAPS
 from tests.recordings.generate import nccl_logs
 from tests.recordings.generate.nccl_logs import Job, socket
 from tests.support.nccl_report import by_rank, codes, told
@@ -51,6 +55,10 @@ GROUPS = {
     "ras": RAS,
     "end": ENDINGS,
     "process": PROCESSES,
+    "place": PLACES,
+    "exception": EXCEPTIONS,
+    "hint": HINTS,
+    "wrap": WRAPS,
 }
 CASES = {
     f"{group}: {name}": case for group, cases in GROUPS.items() for name, case in cases.items()
@@ -63,7 +71,13 @@ def test_a_piece_says_what_it_can_show(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     found = told(tmp_path, case.text)
     assert codes(found) == case.only, case.why
-    assert case.says in found.text(1000), case.why
+    text = found.text(1000)
+    assert case.says in text, case.why
+    doubt = "".join(found.unproven[:1])
+    ways = [one.code for one in found.findings]
+    ways = ways or ["note: ", f"not proven: {doubt}", doubt or "no fault found"]
+    assert " ".join(text.split()).startswith(tuple(" ".join(way.split()) for way in ways))
+    assert not re.search(r"(?:^|\D)0 (?:ranks|of)\b", text), "a count that says nothing"
     assert not case.transport or found.transport == case.transport, case.why
     assert found.exit_code == (1 if case.only else found.exit_code)
 
@@ -100,11 +114,16 @@ def test_a_broken_run_is_never_fine() -> None:
         assert {name for name, case in group.items() if not case.only} <= SOUND
 
 
+def all_read(reader: RowReader) -> list[Reported]:
+    """What was found, also what only counts where nothing else is."""
+    return [*reader.found, *chain(*reader.asides.values())]
+
+
 @pytest.mark.parametrize("row", read_rows(), ids=lambda row: row.example[:60])
 def test_one_line_of_each_row_alone_is_shown(tmp_path: Path, row: LineRow) -> None:
     reader = RowReader()
     reader.read(f"{row.example}\n".encode(), 1)
-    assert row in [one.row for one in reader.found], "a special row stands before it"
+    assert row in [one.row for one in all_read(reader)], "a special row stands before it"
     found = told(tmp_path, f"{row.example}\n")
     assert "nccl.log:1" in found.text(), "what is read is shown"
     assert bool(row.code) == (row.role in ("cause", "follow-up"))
@@ -115,7 +134,7 @@ def test_each_row_has_a_case() -> None:
     reader = RowReader()
     for case in CASES.values():
         reader.read(f"{case.text}\n".encode(), 1)
-    read = {one.row.example for one in reader.found}
+    read = {one.row.example for one in all_read(reader)}
     assert [row.example for row in read_rows() if row.example not in read] == []
     files = [*Path(__file__).parent.glob("test_*.py"), Path(nccl_logs.__file__)]
     tests = "".join(path.read_text() for path in files)

@@ -12,6 +12,7 @@ from probes.nccl import calls, patterns
 from probes.nccl import patterns as phrases
 from probes.nccl.calls import find_cause, read_remedies
 from probes.nccl.patterns import TRACES, read_patterns, read_phrases
+from probes.nccl.rows import read_rows
 from probes.toml_tables import TableError
 
 PHRASES, REMEDIES = phrases.FILE.read_text(), calls.FILE.read_text()
@@ -79,14 +80,16 @@ def test_each_kind_that_is_named_has_a_phrase() -> None:
     kinds = read_patterns().keys()
     assert {kind for phrase in read_phrases() for kind in phrase.over} <= kinds
     assert kinds >= TRACES
-    assert read_remedies().errors.keys() <= kinds
+    assert {row.kind for row in read_rows()} - {""} <= kinds
 
 
 def test_each_text_is_used_and_each_that_is_used_is_there() -> None:
     source = "".join(path.read_text() for path in calls.FILE.parent.glob("*.py"))
-    used = set(re.findall(r'texts\["(\w+)"\]', source))
+    texts = read_remedies().texts
+    assert set(re.findall(r"say\(['\"](\w+)['\"]", source)) <= texts.keys()
+    used = {name for name in texts if re.search(f"['\"]{name}['\"]", source)}
     compared = {"desync", "waiting", "timeout"}  # compare_calls names one of them
-    assert used | compared == read_remedies().texts.keys()
+    assert used | compared == texts.keys()
 
 
 def test_all_phrases_of_a_kind_have_one_severity() -> None:
@@ -98,7 +101,7 @@ def test_all_phrases_of_a_kind_have_one_severity() -> None:
 
 def test_a_code_stands_in_the_first_row_of_its_kind_with_its_problem() -> None:
     first = {phrase.kind: phrase for phrase in reversed(read_phrases())}
-    keys = ("code", "problem", "over", "note", "blocks")
+    keys = ("code", "problem", "over", "note", "advice", "blocks")
     coded = [one for one in read_phrases() if any(getattr(one, key) for key in keys)]
     assert [phrase for phrase in coded if first[phrase.kind] is not phrase] == []
     assert [phrase for phrase in coded if phrase.code and not phrase.problem] == []
@@ -108,11 +111,12 @@ def test_a_code_stands_in_the_first_row_of_its_kind_with_its_problem() -> None:
 def test_shared_texts_are_filled_in() -> None:
     known = read_remedies()
     assert known.phases["topo"].startswith(known.shared["driver"])
-    causes = [one for _, event in known.causes for one in event]
-    texts = [*known.errors.values(), *known.phases.values(), *(one.remedy for one in causes)]
+    causes = [one for event in known.causes.values() for one in event]
+    texts = [*known.phases.values(), *(one.remedy for one in causes)]
     assert [text for text in texts if "{" in text] == []
 
 
 def test_a_text_that_fits_no_cause_has_the_last_one() -> None:
-    for _, causes in read_remedies().causes:
+    assert read_remedies().causes.keys() == {"qp_setup", "qp_break", "connect"}
+    for causes in read_remedies().causes.values():
         assert find_cause(causes, "nothing that is known") is causes[-1]

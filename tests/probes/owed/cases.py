@@ -24,7 +24,7 @@ SHAPE: dict[str, tuple[Any, ...]] = {
 UNSET = "unset"
 # A value of each key of [cluster] and [launch]; those of several kinds have several.
 TERMS: dict[str, tuple[Any, ...]] = {
-    "nodes": (8,),
+    "nodes": (8, 1),
     "gpus_per_node": (8,),
     "gpu_model": ("NVIDIA H100",),
     "gpu_memory_gib": (79.0,),
@@ -125,6 +125,7 @@ def typical_cases(product: Product) -> Iterator[Facts]:
     shapes: list[Facts] = [
         {"nodes": 1, "emulated": True},
         {"nodes": 1, "on_gpu": True, "ranks_per_node": 8},
+        {"nodes": 1, "on_gpu": True, "ranks_per_node": 8, "[cluster] nodes": 1},
         {"nodes": 4, "one_host": True, "ranks_per_node": 1, "emulated": True},
         {"nodes": 2, "on_gpu": True, "ranks_per_node": 8},
         {"nodes": 8, "on_gpu": True, "ranks_per_node": 8},
@@ -132,7 +133,7 @@ def typical_cases(product: Product) -> Iterator[Facts]:
     terms = {name: values[1] for name, values in facts.items() if "] " in name}
     agreed = {name: True for name in facts if name.startswith("a limit of ")}
     for shape, some_terms, some_agreed in combinations(shapes, ({}, terms), ({}, agreed)):
-        yield {**plain, **shape, **some_terms, **some_agreed}
+        yield {**plain, **some_terms, **some_agreed, **shape}
 
 
 def random_cases(product: Product) -> Iterator[Facts]:

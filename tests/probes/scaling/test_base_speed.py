@@ -267,9 +267,9 @@ def controlled(
     `faults` are those of the rung that come of the others.
     """
 
-    def run(_: Gang, names: Any, count: int, config: TrainConfig, as_one_job: bool) -> Rung:
+    def run(_: Gang, names: Any, count: int, config: TrainConfig, **how: bool) -> Rung:
         assert (count, config.stall.split("seconds=")[0]) == (1, "data:rank=0:")
-        assert as_one_job
+        assert how == {"as_one_job": True, "halves": False}
         assert config.lr == config.clip == 1e30
         delay = heed * float(config.stall.split("seconds=")[1])
         steps = [[slower(step, 1 + delay / step.seconds) for step in mine] for mine in base.steps]
@@ -310,11 +310,11 @@ def test_each_control_of_a_bad_base_is_caught_for_its_own_measure(
 def test_a_control_that_cannot_be_judged_or_run_is_not_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def dies(*_: Any, as_one_job: bool) -> Rung:
+    def dies(*_: Any, **__: bool) -> Rung:
         raise GangError("rank 1 died")
 
     base, controls = on_gpu(ladder(**SOUND)).rungs[0], Controls()
-    monkeypatch.setattr(base_speed, "run_rung", lambda *_, as_one_job: base)
+    monkeypatch.setattr(base_speed, "run_rung", lambda *_, **__: base)
     rig = LadderRig(cast(Gang, None), {}, controls)
     control_bad_base(rig, TrainConfig(), base, [SpeedTest("mfu", None)])
     assert controls.seen["slow base"] is None
@@ -329,11 +329,35 @@ def test_a_control_that_cannot_be_judged_or_run_is_not_caught(
     assert {one.saw for one in controls.result("finished", 1.0).controls} == {"rank 1 died"}
 
 
+@pytest.mark.parametrize("ranks", [8, 1])
+def test_on_one_ordered_node_the_halves_of_its_ranks_train_apart(
+    monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    whole = on_gpu(ladder(**SOUND)).rungs[0]
+    base = replace(whole, nodes=["node0"] * ranks, steps=(whole.steps * ranks)[:ranks])
+    asked: list[dict[str, Any]] = []
+
+    def run(*_: Any, **options: Any) -> Rung:
+        asked.append(options)
+        return replace(base, non_finite=4, disagreements=("x",) * (ranks > 1))
+
+    monkeypatch.setattr(base_speed, "run_rung", run)
+    rig = LadderRig(cast(Gang, None), {}, controls := Controls())
+    control_bad_base(rig, TrainConfig(), base, [SpeedTest("mfu", None)], alone=True)
+    assert asked == [{"as_one_job": True, "halves": True}]
+    assert controls.seen["trained apart"] is (True if ranks > 1 else None)
+    (made,) = (
+        one for one in controls.result("finished", 1.0).controls if one.name == "trained apart"
+    )
+    assert made.fault == "the ranks of the node train in two jobs, instead of one"
+    assert (made.saw == "the job has only one rank") is (ranks == 1)
+
+
 def test_a_speed_without_a_limit_leaves_the_other_faults_of_a_bad_base_to_be_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bad = replace(on_gpu(ladder(**SOUND)).rungs[0], non_finite=4, disagreements=("x",))
-    monkeypatch.setattr(base_speed, "run_rung", lambda *_, as_one_job: bad)
+    monkeypatch.setattr(base_speed, "run_rung", lambda *_, **__: bad)
     rig = LadderRig(cast(Gang, None), {}, controls := Controls())
     control_bad_base(rig, TrainConfig(), bad, [SpeedTest("mfu", None)])
     assert controls.seen == {"slow base": None, "exploding loss": True, "trained apart": True}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -22,7 +23,7 @@ from probes.scaling.judge import (
 from probes.scaling.run_ladder import LadderRig
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
-from reports.measurement import Limit
+from reports.measurement import Limit, Verdict
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import LOCAL_SEGMENTS, Step
 from scaling.loss.ladder_result import Ladder
@@ -54,6 +55,46 @@ def test_on_one_node_no_delay_is_planted_and_the_control_says_why(measure: Recor
         None,
         "the test ran on only one node",
     )
+
+
+def ranks_of_one(waits: float, count: int = 4) -> Rung:
+    """The ranks of one node, of which the middle one waits so many seconds for its data."""
+
+    def step(own: float) -> Step:
+        quick = dict.fromkeys(("optimizer", "checkpoint", "other", "clip"), 0.0)
+        sent = {"forward": 0.3 + waits - own, "backward": 0.7}
+        return Step(1.0 + waits, {"data": own, **quick, **sent}, wall=1.0 + waits)
+
+    ranks = [[step(waits if rank == count // 2 else 0.0)] * 3 for rank in range(count)]
+    return Rung(1, ["node0"] * count, ranks, 800, 0)
+
+
+@pytest.mark.parametrize(("waits", "caught"), [(0.4, True), (0.0, False)])
+def test_on_one_ordered_node_the_delayed_rank_is_found(
+    monkeypatch: pytest.MonkeyPatch, measure: Recorder, waits: float, caught: bool
+) -> None:
+    monkeypatch.setattr(judge, "run_rung", lambda *_: ranks_of_one(waits))
+    alone = Ladder(rungs=[ranks_of_one(0.0)], calls=[], fits={}, base_repeats=[])
+    limits = partial(measure.contract.limit, "SCALING")
+    control_planted_delay(rig(measure), TrainConfig(), alone, limits, alone=True)
+    (control,) = measure.finish("finished", 1.0).controls
+    assert (control.caught, [one.name for one in control.observed]) == (caught, ["straggler"])
+
+
+def test_one_rank_of_an_ordered_node_delays_no_other(measure: Recorder) -> None:
+    alone = Ladder(rungs=[rung(1, 1.0)], calls=[], fits={}, base_repeats=[])
+    control_planted_delay(rig(measure), TrainConfig(), alone, lambda _: None, alone=True)
+    (control,) = measure.finish("finished", 1.0).controls
+    assert (control.caught, control.saw) == (None, "the job has only one rank")
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_only_an_ordered_node_owes_no_efficiency(measure: Recorder, alone: bool) -> None:
+    one = Ladder(rungs=[ranks_of_one(0.0)], calls=[], fits={}, base_repeats=[])
+    judge.judge_ladder(one, partial(measure.contract.limit, "SCALING"), measure, alone)
+    found = {one.name: one.verdict for one in measure.finish("finished", 1.0).measurements}
+    assert found.get("efficiency") is (None if alone else Verdict.UNPROVEN)
+    assert found["straggler"] is Verdict.PASS
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from probes.contract.contract import load as load_contract
 from probes.contract.terms import ClusterTerms
 from probes.scaling import run_ladder
 from probes.scaling.run_ladder import describe_load, least_gpu_memory, train_config
-from reference_trainer.model.size import GIB
+from reference_trainer.model.size import GIB, flops_per_token, peak_flops
+from reports.measurement import Verdict
+from scaling.collectives.operations import OPERATIONS
+from scaling.loss.predict import count_calls, step_collectives
 
 TERMS = ClusterTerms()
 
@@ -60,3 +64,36 @@ def test_the_smallest_gpu_counts_and_one_that_does_not_tell_is_no_small_one() ->
     node = {"gpus": [{"memory_gib": 79.6}, {"memory_gib": None}, {"error": "lost"}]}
     assert least_gpu_memory([node, {"gpus": [{"memory_gib": 39.4}]}, {"gpus": []}]) == 39.4
     assert least_gpu_memory([{"gpus": [{"memory_gib": None}]}]) == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "gpu_gib", "mfu"),
+    [
+        ("ethernet", "NVIDIA H100 80GB HBM3", 79.6, 0.42),
+        ("l40s-ethernet", "NVIDIA L40S", 45.0, 0.5),
+    ],
+)
+def test_a_fabric_that_has_the_agreed_busbw_does_not_fail_the_agreed_efficiency(
+    name: str, model: str, gpu_gib: float, mfu: float
+) -> None:
+    """Fast GPUs, 64 ranks, and nothing overlaps: a sound cluster keeps more."""
+    contract = load_contract(name)
+    busbw, efficiency = contract.limit("FABRIC", "busbw"), contract.limit("SCALING", "efficiency")
+    assert busbw
+    assert busbw.low
+    assert busbw.marginal_low
+    assert efficiency
+    load = train_config(contract.cluster, 1, gpu_gib, 4)
+    work = flops_per_token(load) * load.batch * load.seq
+    computes_s = work / (mfu * (peak_flops(model, "bf16") or 0))
+    moved = sum(
+        call.times * call.size * OPERATIONS[call.operation].factor(64)
+        for call in count_calls(step_collectives(load, 2))
+    )
+
+    def judge(gbytes_per_s: float) -> Verdict:
+        return efficiency.judge(computes_s / (computes_s + moved / gbytes_per_s / 1e9))
+
+    assert judge(busbw.low) is Verdict.MARGINAL
+    assert judge(busbw.marginal_low) is Verdict.PASS
+    assert judge(busbw.low / 2) is Verdict.FAIL

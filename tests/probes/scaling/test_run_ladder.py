@@ -503,7 +503,8 @@ def test_a_rank_that_died_in_a_part_of_the_gang_is_mended_in_its_own_place(
     import ray
 
     gang, place = Gang(4), SimpleNamespace(location=SimpleNamespace(remote=lambda: None))
-    gang._workers, gang._bundles, gang.places = [place] * 4, [*range(4)], [cast(Any, None)] * 4
+    here: Any = SimpleNamespace(node="id0")
+    gang._workers, gang._bundles, gang.places = [place] * 4, [*range(4)], [here] * 4
     gang._calls, gang.jobs = ["of worker 2", "of worker 3"], [[2, 3]]
     failed = {1: RuntimeError("died")}
     monkeypatch.setattr("reference_trainer.launch.gang._failed_calls", lambda *_: failed)
@@ -516,4 +517,4 @@ def test_a_rank_that_died_in_a_part_of_the_gang_is_mended_in_its_own_place(
     ):
         monkeypatch.setattr(gang, name, lambda *_, value=value: value)
     assert gang.replace_workers([3]) == [3]
-    assert gang.places == [None, None, None, "new"]
+    assert gang.places == [here, here, here, "new"]

@@ -76,6 +76,9 @@ class PlayedCluster:
         cluster: Any = self
         self.kept_gang = GangKeeper(cluster)
 
+    def note_kill(self, *_: Any, **__: Any) -> None:
+        """Nobody is killed."""
+
     def gang(self, size: int | None = None, **options: Any) -> PlayedGang:
         """A gang that was there then."""
         return PlayedGang(self.answers, size or self.told["size"], options.get("environment"))

@@ -12,6 +12,7 @@ import torch
 
 import reference_trainer.process_group
 from scaling.collectives import node_groups
+from scaling.collectives.node_groups import BOTH_WAYS, ONE_WAY
 
 PEER = 1
 
@@ -32,14 +33,28 @@ class Wire:
     def barrier(self) -> None:
         self.log.append("barrier")
 
-    def send(self, tensor: Any, peer: int) -> None:
-        assert peer == self.peer
+    def send(self, tensor: Any, peer: int, group: Any = None) -> None:
+        assert (peer, group) == (self.peer, None)
         self.log.append(f"send {tensor.numel()}")
 
-    def recv(self, tensor: Any, peer: int) -> None:
-        assert peer == self.peer
+    def recv(self, tensor: Any, peer: int, group: Any = None) -> None:
+        assert (peer, group) == (self.peer, None)
         tensor.copy_(self.answers.pop(0))
         self.log.append(f"recv {tensor.numel()}")
+
+    isend, irecv = send, recv
+
+    def P2POp(self, way: Any, *what: Any) -> Any:
+        return way, what
+
+    def batch_isend_irecv(self, parts: list[Any]) -> list[Any]:
+        for way, what in parts:
+            way(*what)
+        self.log.append("together")
+        return [SimpleNamespace(wait=lambda: None)] * len(parts)
+
+
+WAY = (ONE_WAY,)
 
 
 class LateWire(Wire):
@@ -49,7 +64,7 @@ class LateWire(Wire):
         super().__init__(answers)
         self.late: list[Any] = []
 
-    def recv(self, tensor: Any, peer: int) -> None:
+    def recv(self, tensor: Any, peer: int, group: Any = None) -> None:
         self.late.append((tensor, peer))
 
     def arrive(self) -> None:
@@ -92,10 +107,15 @@ PAYLOAD = torch.tensor([1.0, 2.0, 3.0])
 ONE = torch.ones(1)
 
 
+def meeting() -> Any:
+    """The pair of this rank and its peer, which are connected."""
+    return node_groups._Pair((0, PEER), torch.device("cpu"), ())
+
+
 def received(plant: Any, tries: list[torch.Tensor], *spans: float) -> tuple[Wire, Any]:
     wire, clock = Wire([part for data in tries for part in (ONE, data)]), Clock(*spans)
     plant(wire, clock)
-    return wire, node_groups._time_receive(torch.empty(3), PAYLOAD, PEER, 6)
+    return wire, node_groups._time_receive(torch.empty(3), PAYLOAD, meeting(), 6)
 
 
 def test_the_fastest_try_counts_and_each_wrong_element(plant: Any) -> None:
@@ -116,7 +136,7 @@ def test_a_slow_first_try_is_not_repeated(plant: Any, seconds: float, tries: int
 def test_a_sender_reads_its_counters_before_and_after_each_send(plant: Any) -> None:
     wire, clock, readings = Wire([ONE, ONE, ONE, ONE, ONE * 0]), Clock(), iter("abc")
     plant(wire, clock)
-    assert node_groups._send(PAYLOAD, PEER, lambda: next(readings), 0.5) == ["a", "b", "c"]
+    assert node_groups._send(PAYLOAD, meeting(), lambda: next(readings), 0.5) == ["a", "b", "c"]
     assert wire.log == ["recv 1", "send 1", "recv 1", "send 3"] * 2 + ["recv 1"]
     assert clock.slept == [0.5, 0.5]
 
@@ -133,20 +153,20 @@ def test_a_sender_reads_its_counters_when_the_data_is_there(
         return use(tensor)
 
     monkeypatch.setattr(torch.Tensor, "item", wait)
-    found = node_groups._send(PAYLOAD, PEER, lambda: len(wire.late))
+    found = node_groups._send(PAYLOAD, meeting(), lambda: len(wire.late))
     assert found == [0, 0, 0], "nothing is on its way"
 
 
 def test_the_rate_is_the_bytes_by_the_time(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = []
 
-    def receive(buffer: Any, payload: Any, peer: int, repeats: int) -> tuple[float, int]:
-        tries.append((payload.numel(), peer, repeats))
+    def receive(buffer: Any, payload: Any, pair: Any, repeats: int) -> tuple[float, int]:
+        tries.append((payload.numel(), pair.peer, repeats))
         return 0.5, 3
 
     delays = []
 
-    def send(buffer: Any, peer: int, read: Any, delay_s: float) -> list[Any]:
+    def send(buffer: Any, pair: Any, read: Any, delay_s: float) -> list[Any]:
         delays.append(delay_s)
         return [read()]
 
@@ -156,7 +176,7 @@ def test_the_rate_is_the_bytes_by_the_time(plant: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(node_groups, "_send", send)
     for slow in (None, (0, 0.25), (1, 0.25)):
         rounds = (0, PEER), None
-        found = node_groups.pair_sweep(6, 4000, lambda: lambda: "counters", slow, rounds)
+        found = node_groups.pair_sweep(6, 4000, lambda: lambda: "counters", slow, WAY, rounds)
         assert found.received == {PEER: (8e-6, 3)}
         assert found.sent == {PEER: ["counters"]}
     assert tries == [(1000, PEER, 6)] * 3
@@ -166,15 +186,115 @@ def test_the_rate_is_the_bytes_by_the_time(plant: Any, monkeypatch: pytest.Monke
     )
 
 
-@pytest.mark.parametrize(("rank", "log"), [(0, ["send 1", "recv 1"]), (1, ["recv 1", "send 1"])])
+TOGETHER = ["recv 1", "send 1", "together"]
+
+
+@pytest.mark.parametrize(
+    ("rank", "ways", "log"),
+    [
+        (0, WAY, ["send 1", "recv 1"]),
+        (1, WAY, ["recv 1", "send 1"]),
+        (0, (BOTH_WAYS,), TOGETHER),
+        (1, (ONE_WAY, BOTH_WAYS), ["recv 1", "send 1", *TOGETHER]),
+    ],
+)
 def test_both_ends_of_a_pair_are_connected_before_any_try(
-    plant: Any, rank: int, log: list[str]
+    plant: Any, rank: int, ways: tuple[str, ...], log: list[str]
 ) -> None:
     """NCCL connects two ranks with their first message, which would count as a part of a try."""
-    wire = Wire([ONE], rank)
+    wire = Wire([ONE] * len(ways), rank)
     plant(wire, Clock())
-    node_groups._open_both_ways((0, 1), torch.device("cpu"))
+    node_groups._Pair((0, 1), torch.device("cpu"), ways)
     assert wire.log == log
+
+
+def exchanged(plant: Any, tries: list[torch.Tensor], *spans: float, end: Any = ONE) -> Any:
+    """Both send; the peer agrees to each try, and to another one unless `end` is 0."""
+    answers = [part for data in tries for part in (ONE, data)] + [end]
+    wire = Wire(answers)
+    # The clock moves at each second look: at one for the agreement, then at both of the data.
+    plant(wire, clock := Agreeing(*spans))
+    found = node_groups._time_exchange(torch.empty(3), PAYLOAD, meeting(), 6)
+    assert clock.spans == []
+    return wire, found
+
+
+class Agreeing(Clock):
+    """Looks are: agreed, start, arrived; only the last one is later."""
+
+    def perf_counter(self) -> float:
+        self.looks += 1
+        if not self.looks % 3:
+            self.now += self.spans.pop(0)
+        return self.now
+
+
+def test_both_send_at_the_same_time_and_each_rank_times_what_it_receives(plant: Any) -> None:
+    broken = torch.tensor([1.0, 9.0, 9.0])
+    wire, found = exchanged(plant, [PAYLOAD, broken, *[PAYLOAD] * 4], 0.5, 0.25, 0.75, 1, 1, 1)
+    assert found == (0.25, 2, 6)
+    assert wire.log == [*TOGETHER, "recv 3", "send 3", "together"] * 6 + TOGETHER
+
+
+@pytest.mark.parametrize(("seconds", "tries"), [(2.0, 6), (2.125, 1)])
+def test_a_slow_first_exchange_is_not_repeated(plant: Any, seconds: float, tries: int) -> None:
+    _, found = exchanged(plant, [PAYLOAD] * tries, *[seconds] * tries)
+    assert found == (seconds, 0, tries)
+
+
+def test_a_peer_whose_data_came_late_ends_the_tries_of_both(plant: Any) -> None:
+    _, found = exchanged(plant, [PAYLOAD], 0.5, end=ONE * 0)
+    assert found == (0.5, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("ways", "sent", "barriers"),
+    [((BOTH_WAYS,), ["first", "last"], 5), ((ONE_WAY, BOTH_WAYS), ["one way"], 9)],
+)
+def test_counters_are_read_around_all_tries_where_both_send(
+    plant: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    ways: tuple[str, ...],
+    sent: list[str],
+    barriers: int,
+) -> None:
+    """A rank without a peer waits with the others: they read when nobody sends."""
+    wire = Wire([ONE] * 9)
+    plant(wire, Clock())
+    log, readings = wire.log, iter(["first", "last", "idle"])
+    monkeypatch.setattr(node_groups, "_send", lambda *_: ["one way"])
+    monkeypatch.setattr(node_groups, "_time_receive", lambda *_: (0.5, 0))
+
+    def exchange(*_: Any) -> tuple[float, int, int]:
+        log.append("tries")
+        return 0.5, 3, 6
+
+    def read() -> str:
+        log.append("read")
+        return next(readings)
+
+    monkeypatch.setattr(node_groups, "_time_exchange", exchange)
+    found = node_groups.pair_sweep(6, 4000, lambda: read, None, ways, [(0, PEER), None])
+    assert found.exchanged == {PEER: (8e-6, 3, 24000)}
+    assert found.sent == {PEER: sent}
+    assert log.count("barrier") == barriers
+    around = log[log.index("tries") - 2 : log.index("tries") + 3]
+    assert around[:4] == ["read", "barrier", "tries", "barrier"]
+    assert (around[4] == "read") is (ONE_WAY not in ways)
+
+
+def test_a_pair_on_gpus_has_a_group_of_its_own_and_frees_it(plant: Any) -> None:
+    """NCCL keeps the memory of a communicator until its group is destroyed."""
+    wire: Any = Wire([])
+    groups: list[Any] = []
+    wire.destroy_process_group = groups.append
+    plant(wire, Clock())
+    pair = meeting()
+    pair.leave()
+    assert groups == [], "gloo's connections are those of all ranks"
+    pair.group = "pair"
+    pair.leave()
+    assert groups == ["pair"]
 
 
 class Groups(Wire):

@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from scaling.collectives.node_groups import BOTH_WAYS, ONE_WAY
 from scaling.collectives.operations import OPERATIONS
 from tests.support.paths import REPO
 
@@ -137,7 +139,7 @@ if os.environ["RANK"] == os.environ.get("CHANGES"):
     meetings._send = changed
 count = iter(range(100))
 reader = lambda: lambda: next(count)
-found = meetings.pair_sweep(3, 1 << 16, reader, None, [(0, 1)])
+found = meetings.pair_sweep(3, 1 << 16, reader, None, [meetings.ONE_WAY], [(0, 1)])
 with open(os.environ["OUT"] + os.environ["RANK"], "w") as file:
     json.dump([found.received, found.sent], file)
 """
@@ -159,6 +161,114 @@ def test_a_meeting_tells_speed_and_changed_elements(
     assert got["1"][0] > 0
     assert sent == {"1": [0, 1, 2, 3]}  # before the first of three tries, and after each
     assert other_sent == {"0": [0, 1, 2, 3]}
+
+
+BOTH = """
+from scaling.collectives import node_groups as meetings
+import json, os, time
+import torch.distributed as dist
+rank = int(os.environ["RANK"])
+if os.environ["RANK"] == os.environ["LATE"]:
+    batch = dist.batch_isend_irecv
+    class Late:
+        def __init__(self, send):
+            self.send = send
+        def wait(self):
+            time.sleep(1)
+            dist.send(self.send.tensor, self.send.peer)
+    def late(parts):
+        receive, send = parts
+        if receive.tensor.numel() == 1:
+            return batch(parts)
+        return [dist.irecv(receive.tensor, receive.peer), Late(send)]
+    dist.batch_isend_irecv = late
+pairs = [[0, 2], [1, 3]]  # two nodes with two rails
+count = iter(range(100))
+found = meetings.pair_sweep(
+    3, 1 << 20, lambda: lambda: next(count), None, json.loads(os.environ["WAYS"]),
+    [pairs[rank % 2], None],
+)
+with open(os.environ["OUT"] + os.environ["RANK"], "w") as file:
+    json.dump([found.received, found.sent, found.exchanged], file)
+"""
+
+
+def exchange(folder: Path, patch: pytest.MonkeyPatch, ways: list[str], late: str) -> Any:
+    """What four ranks say that met two by two."""
+    script = folder / "both.py"
+    script.write_text(BOTH)
+    names = {"OUT": folder / "rank", "PYTHONPATH": REPO, "LATE": late, "WAYS": json.dumps(ways)}
+    for name, value in names.items():
+        patch.setenv(name, str(value))
+    done = ranks(str(script), number=4)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads((folder / f"rank{rank}").read_text()) for rank in range(4)]
+
+
+def test_ranks_that_send_both_ways_time_each_direction_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rails of two nodes at once: one of the four directions is late, and only that is slow."""
+    found = exchange(tmp_path, monkeypatch, [BOTH_WAYS], "3")
+    speeds = []
+    for rank, (received, sent, exchanged) in enumerate(found):
+        ((peer, (gbs, wrong, payload)),) = exchanged.items()
+        assert (int(peer), wrong, payload) == ((rank + 2) % 4, 0, 3 << 20)
+        assert received == {}
+        assert sent == {peer: [0, 1]}  # before and after all tries, whoever waits
+        speeds.append(gbs)
+    assert speeds[1] < (1 << 20) / 0.8 / 1e9 < min(speeds[0], speeds[2], speeds[3])
+
+
+def test_ranks_can_send_one_way_and_then_both_in_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for received, sent, exchanged in exchange(tmp_path, monkeypatch, [ONE_WAY, BOTH_WAYS], ""):
+        (((_, wrong),), ((_, other, _),)) = received.values(), exchanged.values()
+        assert (wrong, other) == (0, 0)
+        ((*_, last),) = sent.values()
+        assert len(sent) == 1
+        assert last >= 3  # read before the first of three tries, and after each
+
+
+OWN_GROUPS = """
+from scaling.collectives import node_groups as meetings
+import json, os
+import torch.distributed as dist
+rank, groups = int(os.environ["RANK"]), []
+def get_backend():
+    groups.append(len(dist.distributed_c10d._world.pg_names))
+    return "nccl"
+make = meetings.process_group
+def process_group():
+    return make("gloo")
+dist.get_backend, meetings.process_group = get_backend, process_group
+table = [[[0, 1]], [[1, 2], [0, 3]], [[2, 3]]]  # a rank rests in the first round, or in the last
+own = [next((pair for pair in pairs if rank in pair), None) for pairs in table]
+reader = lambda: lambda: None
+ways = [meetings.ONE_WAY, meetings.BOTH_WAYS]
+found = meetings.pair_sweep(2, 1 << 16, reader, None, ways, own)
+with open(os.environ["OUT"] + os.environ["RANK"], "w") as file:
+    json.dump([found.received, found.exchanged, groups], file)
+"""
+
+
+def test_pairs_that_have_groups_of_their_own_meet_round_by_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over gloo, as NCCL does it: no group is left, whoever had a peer in the last round."""
+    script = tmp_path / "own.py"
+    script.write_text(OWN_GROUPS)
+    for name, value in (("OUT", tmp_path / "rank"), ("PYTHONPATH", REPO)):
+        monkeypatch.setenv(name, str(value))
+    done = ranks(str(script), number=4)
+    assert done.returncode == 0, done.stderr[-2000:]
+    peers = [{1, 3}, {0, 2}, {1, 3}, {2, 0}]
+    for rank in range(4):
+        received, exchanged, groups = json.loads((tmp_path / f"rank{rank}").read_text())
+        assert {*map(int, received)} == {*map(int, exchanged)} == peers[rank]
+        assert all(speed > 0 and wrong == 0 for speed, wrong, *_ in exchanged.values())
+        assert {*groups} == {1}, "only that of all ranks, whenever another is made"
 
 
 GROUPS = """

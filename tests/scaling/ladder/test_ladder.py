@@ -210,6 +210,26 @@ def test_a_peak_is_known_only_where_it_is_every_ranks(
     assert (rung.devices, rung.peak_flops) == (devices, known)
 
 
+@pytest.mark.parametrize(
+    ("count", "groups"), [(4, [[0, 1], [2, 3]]), (5, [[0, 1], [2, 3, 4]]), (1, [[0]])]
+)
+def test_the_halves_of_a_node_train_apart_and_are_judged_as_one_job(
+    count: int, groups: list[list[int]]
+) -> None:
+    result = run_on_fake_group(1, TrainConfig(steps=4, digest=False, device="cpu"))
+    asked: list[Any] = []
+
+    def run(*_: Any, groups: Any, **__: Any) -> list[Any]:
+        asked.append(groups)
+        return [result] * count
+
+    gang = cast(Gang, SimpleNamespace(places=[SimpleNamespace(node="a")] * count, run=run))
+    config = TrainConfig(steps=2, digest=False, device="cpu")
+    rung = run_rung(gang, {"a": "a"}, 1, config, as_one_job=True, halves=True)
+    assert (asked, rung.nodes) == ([groups], ["a"] * count)
+    assert bool(rung.disagreements) is (count > 1), "the ranks used the same samples"
+
+
 @pytest.mark.parametrize("nodes", ["aabbbbcccc", "aaaabbcc", "aaaabbbb"])
 def test_the_speed_of_a_rank_is_that_of_its_own_jobs_tokens(nodes: str) -> None:
     """Nodes with 4 and 8 GPUs: by another node's tokens the speed would be half, or twice."""

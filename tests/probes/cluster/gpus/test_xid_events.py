@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import queue
 import shutil
 import subprocess
 import sys
@@ -23,6 +21,7 @@ from probes.cluster.ask import Answers
 from probes.cluster.gpus import XidListener, XidWatch
 from tests.lab import nvml
 from tests.support.paths import REPO
+from tests.support.simulated_driver import QueuedNvml, wait_until
 
 MOST_S = 20.0  # for a process to start and an event to be heard on a busy machine
 # Prints what was heard, once for each line of its input.
@@ -103,7 +102,8 @@ def wait_for(listen: Callable[[], dict[str, Any]], count: int) -> list[dict[str,
 def test_what_the_driver_reports_later_is_heard_with_its_gpu(
     node: Path, listen: Callable[[], dict[str, Any]]
 ) -> None:
-    assert listen() == {"error": None, "seconds": pytest.approx(0, abs=MOST_S), "events": []}
+    began = pytest.approx(0, abs=MOST_S)
+    assert listen() == {"error": None, "seconds": began, "kills": [], "events": []}
     nvml.plant(node, "1.xid=79")
     (event,) = wait_for(listen, 1)
     assert (event["index"], event["xid"], event["slot"]) == (1, 79, "00000000:11:00.0")
@@ -159,71 +159,48 @@ def test_the_control_hears_its_gpu(node: Path) -> None:
     assert [(one["index"], one["xid"]) for one in heard["events"]] == [(1, 79)]
 
 
-class QueuedNvml:
-    """NVML with one GPU, whose events a test puts into a queue."""
-
-    nvmlEventTypeXidCriticalError = 8
-
-    class NVMLError(Exception):
-        def __init__(self, value: int) -> None:
-            self.value = value
-
-    def __init__(self) -> None:
-        self.events: queue.Queue[int] = queue.Queue()
-        self.waited: list[int] = []
-        self.gpu = ctypes.pointer(ctypes.c_int(7))
-
-    def nvmlInit(self) -> None:
-        """Start at once."""
-
-    def nvmlEventSetCreate(self) -> str:
-        return "events"
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 1
-
-    def nvmlDeviceGetHandleByIndex(self, _: int) -> Any:
-        return self.gpu
-
-    def nvmlDeviceGetUUID(self, _: Any) -> str:
-        return "GPU-7"
-
-    def nvmlDeviceGetPciInfo(self, _: Any) -> SimpleNamespace:
-        return SimpleNamespace(busId=b"00000000:07:00.0")
-
-    def nvmlDeviceRegisterEvents(self, gpu: Any, types: int, events: str) -> None:
-        assert (gpu, types, events) == (self.gpu, 8, "events")
-
-    def nvmlEventSetWait_v2(self, events: str, milliseconds: int) -> SimpleNamespace:
-        self.waited.append(milliseconds)
-        try:
-            xid = self.events.get(timeout=0.01)
-        except queue.Empty:
-            raise self.NVMLError(10) from None
-        if xid < 0:
-            raise self.NVMLError(-xid)
-        return SimpleNamespace(device=self.gpu, eventData=xid)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for a thread of this process."""
-    deadline = time.monotonic() + MOST_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_storm_of_events_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "MAX_EVENTS", 2)
     nvml_module, listener = QueuedNvml(), XidListener()
     listener.start(nvml_module)
-    for xid in (48, 63, 64, -15):
+    for xid in (137, 137, 48):
         nvml_module.events.put(xid)
     wait_until(lambda: listener.read()["error"] is not None)
     heard = listener.read()
-    assert [event["xid"] for event in heard["events"]] == [48, 63]
+    assert [event["xid"] for event in heard["events"]] == [137, 137]
     assert heard["events"][0]["slot"] == "00000000:07:00.0"
-    assert heard["error"]["code"] == 15
+    assert heard["error"]["text"] == "there were more than 2", "so what came then is not known"
+
+
+def test_an_error_of_nvml_ends_the_listening() -> None:
+    nvml_module, listener = QueuedNvml(), XidListener()
+    listener.start(nvml_module)
+    nvml_module.events.put(-15)
+    wait_until(lambda: listener.read()["error"] is not None)
+    assert listener.read()["error"]["code"] == 15
+
+
+def test_an_xid_is_timed_from_the_last_kill_before_it() -> None:
+    """By the node's own clock, whether the kill is noted before or after the Xid."""
+    nvml_module, listener = QueuedNvml(), XidListener()
+    listener.start(nvml_module)
+
+    def since_kill() -> list[float | None]:
+        return [event["after_kill"] for event in listener.read()["events"]]
+
+    nvml_module.events.put(13)
+    wait_until(lambda: since_kill() == [None])
+    listener.note_kill(60.0, None)
+    assert since_kill() == [pytest.approx(60, abs=MOST_S)]
+    listener.note_kill(0.0, time.time() - 30)
+    assert since_kill() == [pytest.approx(30, abs=MOST_S)]
+    listener.note_kill(0.0, None)
+    assert since_kill() == [pytest.approx(30, abs=MOST_S)], "this kill came after the Xid"
+    nvml_module.events.put(137)
+    wait_until(lambda: len(since_kill()) == 2)
+    assert since_kill()[1] == pytest.approx(0, abs=MOST_S)
+    assert listener.read()["kills"] == pytest.approx([60, 30, 0], abs=MOST_S)
+    listener.end()
 
 
 def test_a_listener_ends_when_it_is_told_to() -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from probes.check.declarations import Circumstances
+from probes.check.owed import owed_by
 from probes.check.recorder import Recorder
+from probes.contract.contract import ClusterTerms, parse
 from probes.fabric.links import (
+    LinkGrowth,
     PortErrors,
     judge_loss,
     judge_networks,
@@ -395,3 +400,143 @@ def test_a_slow_link_of_a_lossy_node_is_explained_and_others_are_not() -> None:
     pairs = gang.search()
     assert pairs.speed.slow_nodes == {"n1": "sends", "n3": "sends"}
     assert unexplained(pairs, {}).slow_nodes == {"n3": "sends"}
+
+
+# What nothing counts, as agreed.
+
+REASON = "efa 2.13 of this image has no counters of the network"
+UNCOUNTED = parse(
+    "schema = 1\n"
+    f'[FABRIC.lost_packets]\nnot_countable = "{REASON}"\n'
+    f'[FABRIC.link_changes]\nnot_countable = "{REASON}"\n'.encode(),
+    "f",
+)
+
+
+def rdma_gang(shares: Mapping[str, float | None]) -> Gang:
+    """Nodes that send over RDMA; each sender counts this share as resent, or nothing."""
+    links = {(a, b): "rdma" for a in shares for b in shares}
+    gang = Gang(3, lambda a, b: shares[a], device=links)
+    read = gang.readings
+
+    def readings(link: Link) -> list[dict[str, Any]]:
+        return [{**one, "rdma": one["tcp"], "tcp": {}} for one in read(link)]
+
+    gang.readings = readings  # type: ignore[method-assign]
+    return gang
+
+
+def rdma_sweep(shares: Mapping[str, float | None]) -> SweepResult:
+    pairs = Gang(3, lambda *_: 0.0)
+    run = sweep(pairs)
+    counts = [
+        [
+            {
+                "bytes": {"rdma": sent},
+                "rdma": {"sent": sent, "resent": None if share is None else int(sent * share)},
+                "tcp": {},
+            }
+            for sent in (0, 10**6)
+        ]
+        for share in shares.values()
+    ]
+    sent = {node: {"rdma": run.expected_bytes} for node in shares}
+    return replace(run, readings=counts, sent=sent)  # type: ignore[arg-type]
+
+
+NONE: dict[str, float | None] = {"n0": None, "n1": None, "n2": None}
+
+
+def lost_on_rdma(shares: Mapping[str, float | None], measure: Recorder) -> ProbeResult:
+    judge_loss(rdma_sweep(shares), rdma_gang(shares).search(), MAX_LOST, [], measure)
+    return judged(measure)
+
+
+def test_what_no_driver_counts_is_unproven_and_says_which_driver_does(
+    recorder: Callable[..., Recorder],
+) -> None:
+    result = lost_on_rdma(NONE, recorder())
+    assert {verdict for _, verdict, _ in values(result, "lost_packets")} == {Verdict.UNPROVEN}
+    for one in result.measurements:
+        assert "EFA counts them from driver 2.17.0 on" in one.note
+        assert "[FABRIC.lost_packets] not_countable" in one.note
+
+
+def test_what_nothing_counts_is_not_judged_where_that_is_agreed(
+    recorder: Callable[..., Recorder],
+) -> None:
+    measure = recorder(UNCOUNTED)
+    assert values(lost_on_rdma(NONE, measure), "lost_packets") == []
+    assert measure._coverage == []
+
+
+@pytest.mark.parametrize(
+    ("share", "verdicts"),
+    [
+        (0.02, {Verdict.FAIL, Verdict.UNPROVEN}),
+        pytest.param(
+            0.0,
+            {Verdict.PASS, Verdict.UNPROVEN},
+            marks=pytest.mark.near_miss("FABRIC.lost_packets"),
+        ),
+    ],
+)
+def test_an_agreement_has_no_effect_where_one_node_counts(
+    recorder: Callable[..., Recorder], share: float, verdicts: set[Verdict]
+) -> None:
+    measure = recorder(UNCOUNTED)
+    result = lost_on_rdma({**NONE, "n1": share}, measure)
+    assert {verdict for _, verdict, _ in values(result, "lost_packets")} == verdicts
+    (text,) = measure._coverage
+    assert text.startswith("the contract says that nothing counts lost packets. But n1 -> n")
+    assert text.endswith(" counts them, so they were judged")
+
+
+def efa_ports(**changes: int | None) -> dict[str, LinkGrowth]:
+    """What the EFA device of each node counted: its changes, and no error."""
+    errors = PortErrors("receives", "efa_0/1", 0, 10**6)
+    return {node: LinkGrowth({"efa_0/1": count}, errors, {}) for node, count in changes.items()}
+
+
+@pytest.mark.parametrize(
+    ("contract", "found", "verdicts"),
+    [
+        (LAB, efa_ports(n0=None, n1=None), [Verdict.UNPROVEN]),
+        (UNCOUNTED, efa_ports(n0=None, n1=None), []),
+        (UNCOUNTED, efa_ports(n0=None, n1=0), [Verdict.UNPROVEN, Verdict.PASS]),
+        (UNCOUNTED, efa_ports(n0=0, n1=2), [Verdict.FAIL]),
+        (UNCOUNTED, efa_ports(n0=0, n1=0), [Verdict.PASS]),
+    ],
+    ids=["not agreed", "agreed", "one counts", "a link that went away", "all count"],
+)
+def test_changes_of_a_link_may_be_agreed_as_not_countable(
+    recorder: Callable[..., Recorder],
+    contract: Any,
+    found: dict[str, LinkGrowth],
+    verdicts: list[Verdict],
+) -> None:
+    measure = recorder(contract)
+    judge_ports(found, dict.fromkeys(found, "rdma"), measure)
+    result = judged(measure)
+    assert [verdict for _, verdict, _ in values(result, "link_changes")] == verdicts
+    assert [verdict for _, verdict, _ in values(result, "interface_errors")] == [Verdict.PASS]
+    ignored = contract is UNCOUNTED and bool(verdicts)
+    assert ["so they were judged" in one for one in measure._coverage] == [True] * ignored
+    if contract is LAB:
+        (note,) = (m.note for m in result.measurements if m.name == "link_changes")
+        assert note.startswith("ports without a count of link changes: 2. EFA counts them from")
+
+
+def test_the_other_witnesses_must_agree_where_nothing_counts_lost_packets() -> None:
+    here = Circumstances(
+        "quick",
+        ClusterTerms(fabric="rdma"),
+        8,
+        True,
+        not_countable=frozenset(UNCOUNTED.not_countable),
+    )
+    (fabric,) = (one for one in owed_by(here) if one.criterion == "FABRIC")
+    assert not {"lost_packets", "link_changes"} & {*fabric.measures}
+    assert {"network", "agreeing_sources", "fabric_share", "log_errors"} <= {*fabric.measures}
+    assert {"interface_errors", "longest_stall"} <= {*fabric.measures}
+    assert {"bad sender", "doctored counters", "other report"} <= {*fabric.controls}

@@ -60,6 +60,7 @@ def test_what_shows_at_once_only_is_said_so() -> None:
         )
     ]
     assert told(only_at_once(slow, slow), AT_ONCE) == []
+    assert told(only_at_once(slow, search(), slow), AT_ONCE) == [], "it loses packets"
 
 
 def test_a_slow_link_that_shows_one_by_one_is_not_said_twice() -> None:
@@ -72,6 +73,8 @@ def test_a_slow_link_that_shows_one_by_one_is_not_said_twice() -> None:
     ]
     assert told(only_at_once(search(links=[link]), search(links=[link]))) == []
     assert told(only_at_once(search(links=[link]), search({"fab0 on n0": "sends"}))) == []
+    both = search(links=[link, link[::-1]])  # NCCL ends both directions together
+    assert told(only_at_once(both, search(links=[link]))) == []
 
 
 def test_ports_of_a_node_that_are_slow_in_other_directions_are_named_each() -> None:
@@ -102,7 +105,7 @@ def test_rails_that_are_all_slower_at_once_share_something() -> None:
     alone, at_once = search(), search()
     half = {link: speed / 2 for link, speed in at_once.speeds.items()}
     at_once = replace(at_once, speeds=half, typical=0.5, limit=0.4)
-    pairs = PairSearch(alone, alone, {}, {}, {}, RAILS, at_once)
+    pairs = PairSearch(alone, alone, {}, {}, {}, RAILS, at_once, one_rail=1.0)
     measure = recorder("FABRIC")
     judge_rails_at_once(pairs, at_once, measure)
     result = measure.result("finished", 1.0)
@@ -116,9 +119,21 @@ def test_rails_that_are_all_slower_at_once_share_something() -> None:
 
 
 def test_rails_that_are_as_fast_at_once_share_nothing() -> None:
-    pairs = PairSearch(search(), search(), {}, {}, {}, RAILS, search())
+    pairs = PairSearch(search(), search(), {}, {}, {}, RAILS, search(), one_rail=1.0)
     measure = recorder("FABRIC")
     judge_rails_at_once(pairs, search(), measure)
+    result = measure.result("finished", 1.0)
+    assert [one.verdict for one in result.measurements] == [Verdict.PASS]
+    assert result.findings == []
+
+
+def test_rails_that_are_as_slow_both_ways_when_they_are_alone_share_nothing() -> None:
+    """As a half-duplex link: what is said both ways is compared with both ways alone."""
+    half = search()
+    half = replace(half, speeds=dict.fromkeys(half.speeds, 0.5), typical=0.5, limit=0.4)
+    pairs = PairSearch(search(), search(), {}, {}, {}, RAILS, half, one_rail=0.5)
+    measure = recorder("FABRIC")
+    judge_rails_at_once(pairs, half, measure)
     result = measure.result("finished", 1.0)
     assert [one.verdict for one in result.measurements] == [Verdict.PASS]
     assert result.findings == []

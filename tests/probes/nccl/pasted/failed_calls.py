@@ -218,7 +218,7 @@ FAILED_CALLS = {
         + warn("include/shm.h:48 Error while creating shared memory segment nccl-shm-send"),
         {"INIT-SHM"},
         "more room does not help",
-        "stage      not shown\n\nINIT-SHM [gpu01]: gpu01: NCCL has no permission to write to /dev/shm",
+        "INIT-SHM [gpu01]: gpu01: NCCL has no permission to write to /dev/shm",
     ),
     "ranks that were told to abort": Case(
         info(
@@ -309,7 +309,7 @@ FAILED_CALLS = {
         + warn("misc/shmutils.cc:114 Error while creating shared memory segment /dev/shm/nccl-Nz"),
         {"INIT-SHM"},
         "the second line follows",
-        "stage      not shown\n\nINIT-SHM [gpu01]: gpu01: CUDA refuses a shared memory segment of NCCL",
+        "INIT-SHM [gpu01]: gpu01: CUDA refuses a shared memory segment of NCCL",
     ),
     "a network device without a place": Case(
         torch("Attribute busid of node nic not found"),

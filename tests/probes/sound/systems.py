@@ -1,0 +1,87 @@
+"""What sound clusters of each shipped contract reach: public figures, each with its source.
+
+None of them is taken from a limit.  A figure of another size than the clusters' is carried to it by
+the model of a ring, and marked so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+GIB = 1 << 30
+# AWS p5.48xlarge (crazyguitar/aws-gpu-communication-benchmark, data/nccl_all_reduce.csv and
+# nccl_alltoall.csv): GB/s by nodes of 8 GPUs; all-reduce at 2, 4 and 8 GiB by NCCL's own choice of
+# algorithm, all-to-all at 512 MiB to 2 GiB.
+P5 = {4: (348, 354, 357), 8: (278, 351, 355), 16: (271, 306, 356), 32: (269, 303, 321)}
+P5_ALLTOALL = {2: 79, 4: 54, 8: 50, 16: 44, 32: 41}
+HOP_S = 15e-6  # NIC to NIC; a step of a ring takes the slowest of its links
+INNER_HOP_S = 2e-6  # over NVLink
+
+
+def ring_rate(ranks: int, size: int, link: float = 360.0, inside: int = 8) -> float:
+    """Model the busbw of a ring: the bytes at the rate of its links, and a hop for each node.
+
+    `link` is in GB/s, `size` in bytes, `inside` in ranks of a node (NVIDIA/nccl#1712).
+    """
+    sent = 2 * (ranks - 1) / ranks * size
+    hops = 2 * (ranks // inside - 1) * HOP_S + 2 * (ranks - 1) * INNER_HOP_S
+    return float(sent / (sent / link / 1e9 + hops) / 1e9)
+
+
+@dataclass(frozen=True)
+class System:
+    """Figures of one kind of cluster, in GB/s where nothing else is said.
+
+    `ring`: an all-reduce by a ring, of few nodes.  `alltoall` is by nodes; more nodes count as the
+    most that were measured.  `inside`: an all-reduce of one node.  `efficiency` is by nodes.
+    """
+
+    ring: float
+    alltoall: Mapping[int, float]
+    inside: float
+    mfu: float
+    nvlink: float = 0.0
+    efficiency: Mapping[int, float] | None = None
+    sizes: tuple[int, ...] = (2, 8, 16, 64)  # nodes
+
+
+def newest(series: Mapping[int, float], nodes: int) -> float:
+    """Return the figure of the most nodes that are not more than `nodes`."""
+    return series[max(count for count in series if count <= nodes)]
+
+
+# Of eight GPUs and more behind 12.5 GB/s, where nothing overlaps: 0.63 s of arithmetic for the
+# load's 8.8 GB; of all-to-all 70 % of what the all-reduce lets expect.
+TCP_EFFICIENCY, TCP_ALLTOALL = {1: 1.0, 2: 0.37, 8: 0.35}, {2: 2.4, 8: 1.5}
+# torchtitan and llm-foundry keep 96 to 100 % to 128 GPUs; at 64 nodes stragglers take some percent.
+DENSE = {1: 1.0, 2: 0.98, 8: 0.97, 16: 0.96, 64: 0.93}
+# Where several contracts have the same source.
+#   inside: a ring inside a node reaches 365 to 370 GB/s (NVIDIA/nccl#1455, nccl-tests#212).
+#   all-to-all: as on AWS p5; 76.5 at two nodes on NVIDIA's own (nccl-tests#130).
+#   MFU: of a 1B model on eight H100 (llm-foundry); of this load on one H200; of Llama 3 70B on
+#   eight B200 (newmind.ai, journal 18).
+INSIDE = {"H100": 365.0, "B200": 700.0}  # NVLink 5 has twice the rate of NVLink 4
+MFU = {"H100": 0.42, "H200": 0.412, "B200": 0.38}
+SYSTEMS = {
+    # A ring over two NDR nodes keeps 46 to 48 GB/s a NIC (nccl-tests#290).
+    "h100-ndr400": System(368, P5_ALLTOALL, INSIDE["H100"], MFU["H100"]),
+    "h200-ndr400": System(368, P5_ALLTOALL, INSIDE["H100"], MFU["H200"]),
+    # nccl#1221
+    "h100-roce400": System(320, P5_ALLTOALL, INSIDE["H100"], MFU["H100"]),
+    # An all-gather of 8 GB on Google's own
+    "a3-ultra": System(335.7, P5_ALLTOALL, INSIDE["H100"], MFU["H200"]),
+    # P5 above, at 8 GiB and 8 nodes
+    "p5-efa": System(355, P5_ALLTOALL, INSIDE["H100"], MFU["H100"]),
+    # An all-gather of 8 GB on Google's own; all-to-all is half of p5's, as its line rate is.
+    "a3-mega-tcpxo": System(
+        188.7, {n: rate / 2 for n, rate in P5_ALLTOALL.items()}, INSIDE["H100"], MFU["H100"]
+    ),
+    # Bound by eight NDR NICs, each at 96 % (lixueduan, GB200 with GPUDirect)
+    "b200-ndr400": System(385, P5_ALLTOALL, INSIDE["B200"], MFU["B200"]),
+    # The same; a rack's NVLink by CoreWeave
+    "gb200-nvl72": System(192, P5_ALLTOALL, INSIDE["B200"], MFU["B200"], nvlink=811),
+    # NCCL over TCP reaches 60 % of the wire and more; the rest is modelled.
+    "l40s-ethernet": System(7.9, TCP_ALLTOALL, 20, 0.2, efficiency=TCP_EFFICIENCY, sizes=(2, 8)),
+    "h100-one-node": System(0, {}, INSIDE["H100"], MFU["H100"], sizes=(1,)),
+}
