@@ -52,7 +52,7 @@ def watch_link(
 
 
 START_SECONDS = 90.0  # for an actor on each node, and for NVML without persistence mode
-NOTE_SECONDS = 5.0  # for a call before a kill, which must not wait for a node that is gone
+NOTE_SECONDS = 2.0  # for a call before a kill, which must not wait for a node that is gone
 # A launcher kills its ranks up to so long before its command has ended: it then removes their
 # placement group and ends, and `ray job submit` asks once a second whether it has.
 COMMAND_END_SECONDS = 10.0

@@ -448,11 +448,12 @@ def find_gaps(
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield (criteria, sentence) of each term without which no run can be accepted.
 
-    `models` are the GPUs of the cluster, if they are known: they count where the contract has none.
+    `models` are the GPUs of the cluster, if they are known: they count, and else the ordered ones.
     `nodes` is the number of nodes that the command line orders.
     """
     terms, limited = contract.cluster, contract.limited_names
-    count = 1 if 1 in (nodes, terms.nodes) else MANY_NODES
+    terms = terms.model_copy(update={"nodes": nodes or terms.nodes})
+    count = 1 if terms.nodes == 1 else MANY_NODES
     judged = {
         name
         for name in judged_names(contract.tier, terms, limited, count)
@@ -471,9 +472,9 @@ def find_gaps(
         yield tuple(dict.fromkeys(name.partition(".")[0] for name in lacking)), text
     if "SCALING.mfu" in judged:
         is_agreed = contract.limit("SCALING", "mfu") is not None
-        if lacks := lacks_speed_limit(terms.gpu_model or models, is_agreed=is_agreed):
+        if lacks := lacks_speed_limit(models or terms.gpu_model, is_agreed=is_agreed):
             yield ("SCALING",), lacks
-    if terms.nodes is None and nodes is None:
+    if terms.nodes is None:
         yield ("HOSTS",), "no number of nodes: write `nodes` in [cluster], or run with --nodes"
     if terms.gpus_per_node is None and contract.judges("HOSTS", "gpus"):
         yield ("HOSTS",), "no number of GPUs per node: write `gpus_per_node` in [cluster]"

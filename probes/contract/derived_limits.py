@@ -48,7 +48,9 @@ def size_contract(contract: Contract, nodes: int, ranks: int) -> Contract:
     busbw, emulated = fabric.get("busbw"), contract.cluster.accelerators == "emulated"
     if emulated or nodes < 2 or contract.cluster.fabric != RDMA or not busbw or not busbw.low:
         return contract
-    inside = -(-ranks // nodes)
+    inside, uneven = divmod(ranks, nodes)
+    if not inside or uneven:  # not recorded, or not what was ordered
+        return contract
     low = ALL_TO_ALL_SHARE * busbw.low * all_to_all_ratio(ranks, inside)
     limit = Limit(
         low=round(low, 2),

@@ -184,15 +184,18 @@ def derived_mfu(devices: str) -> Limit | None:
 
 
 def lacks_speed_limit(models: str | Sequence[str] | None, *, is_agreed: bool = False) -> str:
-    """Say which models give MFU no limit, or, where a limit `is_agreed`, no value; "" for none."""
+    """Say that no model gives MFU a limit, or, where a limit `is_agreed`, a value; "" if one does.
+
+    Of several models the nodes may have one alone, and another may only draw a screen.
+    """
     named = [models] if isinstance(models, str) else list(models or ())
     if is_agreed:
         peakless = [model for model in named if peak_flops(model, "bf16") is None]
         text = f"no peak is known for {', '.join(peakless)}, so SCALING.mfu is not measured"
         do = "Replace [SCALING.mfu] by [SCALING.tokens_per_s]"
-        return f"{text}. {do}" if peakless else ""
+        return f"{text}. {do}" if named and peakless == named else ""
     unknown = [model for model in named if derived_mfu(model) is None]
-    if named and not unknown:
+    if named and unknown != named:
         return ""
     of = ", ".join(unknown) or f"GPUs other than {', '.join(PUBLISHED_MFU)} (write `gpu_model`)"
     text = f"no limit for the speed of one node: none is published for {of}"

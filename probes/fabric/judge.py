@@ -238,8 +238,6 @@ def judge_pairs(
     measure.covered(f"links between nodes, {ways}: {pairs.speed.coverage}")
     if pairs.at_once:
         judge_rails_at_once(pairs, pairs.at_once, measure)
-    elif pairs.problem:
-        measure(check.SLOWEST_PAIR, None, on="all rails at once", note=pairs.problem)
     elif several:
         reason = "ranks of a node share ports, or the number of ports is unknown"
         measure.covered(f"all rails at once were not tested: {reason}")

@@ -171,7 +171,7 @@ COUNTED_BY = (
     ". EFA counts them from driver 2.17.0 on, other RDMA ports in hw_counters/ and counters/. A "
     "virtual function may have neither: they are on its physical function, on the host. A pod with "
     "its own network sees neither, unless the host has `rdma system set netns exclusive`. If "
-    "nothing can count them here, agree on that: [FABRIC.{}] not_countable"
+    "nothing can count them here, agree on that for the next run: [FABRIC.{}] not_countable"
 )
 
 
@@ -316,7 +316,7 @@ def leave_out(measure: Recorder, name: str, values: Mapping[str, float | None]) 
     counted = next((where for where, value in values.items() if value is not None), "")
     if counted:
         text = f"the contract says that nothing counts {title_of(name)}. But {counted} counts them"
-        measure.covered(f"{text}, so they were judged")
+        measure.covered(f"{text}, so all were judged. Remove not_countable from the contract")
     return not counted
 
 

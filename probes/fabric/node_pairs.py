@@ -18,7 +18,7 @@ from probes.fabric.link_counters import SOUND_LOSS, LinkReader, bytes_sent, lost
 from probes.fabric.rails import is_own_rail
 from probes.fabric.sweep import init_seconds, lowest
 from probes.findings import finding, join_names
-from reference_trainer.launch.gang import Gang, GangError
+from reference_trainer.launch.gang import Gang
 from reports.numbers import percent, quantity
 from reports.record import Finding
 from scaling.collectives import fault_search, node_groups
@@ -58,8 +58,7 @@ class PairSearch:
     bytes that the sender counted on each of its devices.  `rails` are the rails that were tested
     one by one.  `at_once` is the search in which all sent at the same time, both ways, None if none
     did.  `one_rail` is the typical GB/s of a rail whose pairs send both ways while no other rail
-    does.  `alone` is the GB/s of slow links when no other pair sends.  `problem` is why all rails
-    at once were not measured.
+    does.  `alone` is the GB/s of slow links when no other pair sends.
     """
 
     speed: FaultSearchResult
@@ -71,7 +70,6 @@ class PairSearch:
     at_once: FaultSearchResult | None = None
     one_rail: float = 0.0
     alone: dict[Link, float] = field(default_factory=dict)
-    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,10 +106,7 @@ def run_pair_search(
         return _search(single, full)
     together = _Meetings(gang, rails, max_lost, is_at_once=True)
     ports = [[*rail.ports] for rail in rails]
-    try:
-        all_rails = search_rails(ports, together.measure_speed, together.matrix(full), MIN_RATIO)
-    except GangError as error:  # the ranks may still be able to meet rail by rail
-        return replace(_search(single, full), problem=str(error))
+    all_rails = search_rails(ports, together.measure_speed, together.matrix(full), MIN_RATIO)
     one_rail = single.measure_base()
     single.trust(together)
     found = _search(single, full)
@@ -326,8 +321,8 @@ class _Meetings:
         if self.is_at_once:
             share = share if share is None else share * len(self.rails)
             is_sound = share is not None and share <= min(SOUND_LOSS, self.max_lost)
-            if is_sound and is_own_rail(rail, self.rails, grown, payload):
-                self.clean.add(link)
+            is_clean = is_sound and is_own_rail(rail, self.rails, grown, payload)
+            (self.clean.add if is_clean else self.clean.discard)(link)
             own = {*interfaces_of(rail.fabric)}
             others = {name for one in self.rails for name in interfaces_of(one.fabric)} - own
             grown = {name: count for name, count in grown.items() if name not in others}

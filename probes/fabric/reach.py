@@ -243,11 +243,17 @@ class FabricNodes:
 
 
 def fails_by_tcp_alone(reach: Mapping[str | None, ReachabilityResult]) -> bool:
-    """Return whether only TCP fails on ports of RDMA: a cloud may carry nothing but RDMA there."""
+    """Return whether only TCP fails on ports of RDMA: a cloud may carry nothing but RDMA there.
+
+    It then fails between all nodes.  Where some connect, the others have a fault: an all-reduce
+    sends between neighbours alone, so it does not show that RDMA passes between them.
+    """
     one = reach.get(RDMA)
     if one is None or one.note:  # without addresses on these ports, Ray's network was tested
         return False
-    return bool(one.pairs) and not (one.narrow or one.duplicates or one.dead)
+    if one.narrow or one.duplicates or one.dead:
+        return False
+    return bool(one.pairs) and len(one.pairs) == len(list_pairs(one.nodes))
 
 
 PING_HEADERS = 28  # bytes of IPv4 (20) and ICMP (8): the MTU counts them, `ping -s` does not

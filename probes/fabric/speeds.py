@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -218,11 +219,12 @@ def find_domains(
         domain = known.get(node)
         (groups.setdefault(domain, []) if domain else lost).append(node)
     ranks, problems = dict[str, list[int]](), dict[str, str]()
+    racks = [rack for rack, _ in groups]
     for (rack, _), nodes in groups.items():
         where = name_domain(nodes, everyone)
         if len(nodes) > 1:
             ranks[where] = [at for at, node in enumerate(rank_nodes) if node in nodes]
-        elif [uuid for uuid, _ in groups].count(rack) > 1:
+        elif racks.count(rack) > 1:
             problems[where] = "it is alone in its clique, and other nodes share its rack"
         else:
             alone += nodes
@@ -252,20 +254,24 @@ def measure_nvlink(rig: FabricRig, logs: RankLogs) -> None:
     measure.progress("fabric: NVLink between nodes")
     own_choice: dict[str, str | None] = {"NCCL_MNNVL_ENABLE": None, "NCCL_ALGO": None}
     rig.gang.remove()
-    names, where = cluster.node_names, BETWEEN
+    names, where = cluster.node_names, BETWEEN  # what failed before the domains are known
     known = {names[fact["node"]]: read_domain(fact) for fact in cluster.facts}
-    runs, problems = dict[str, SweepResult](), dict[str, str]()
+    runs, problems, domains = dict[str, SweepResult](), dict[str, str](), dict[str, list[int]]()
     try:
         with cluster.gang(environment={**gang_env(logs), **own_choice}) as gang:
             nodes = [names[place.node] for place in gang.places]
             domains, problems, alone = find_domains(nodes, known)
+            cliques = Counter(rack for rack, _ in {*filter(None, known.values())})
+            for count in (count for count in cliques.values() if count > 1):
+                message = f"a rack is split into {count} cliques"
+                measure.covered(f"{message}: NVLink does not connect one with another")
             for where, ranks in domains.items():
                 runs[where] = run_sweep(gang, names, logs, rig.terms.fabric, ranks=ranks)
         if alone:
             why = "each is alone in its NVLink domain"
             measure.covered(f"{BETWEEN} was not tested on {join_names(alone)}: {why}")
     except GangError as error:
-        problems[where] = str(error)
+        problems |= dict.fromkeys(domains.keys() - runs.keys() or {where}, str(error))
     record_nvlink(runs, problems, measure)
 
 

@@ -103,8 +103,10 @@ MAILS = (*range(64, 81), *range(108, 121))
 SAMPLE = 200  # lines looked at first: a wrapped log has no longer one among them, but joints
 MOST = 0.9  # of the lines that go on are as long as the terminal is wide, if one broke them
 MAX_PIECES = 40  # of one line
+END = 200  # bytes of a text whose end is looked at
 SHORT = 16  # bytes of a line on average: a log that is wrapped has more, and lines take memory
 HEADS = (b"NCCL ", b"rror", b"atchdog", b"gloo", b"c10d")  # one of them is in what is joined
+OWN = re.compile(rb"CCL (?:INFO|WARN|version) ")  # a line that says so is no rest of another
 RULE = re.compile(rb"([^\w\s])\1{3}$")  # a row of `=====`
 
 
@@ -138,8 +140,8 @@ def _goes_on(piece: bytes, line: bytes, width: int) -> bool:
     """Return whether a line may be the rest of the one before it: its first word had no room."""
     word = line.lstrip(b"> ").split(None, 1)[:1]
     fits = not word or len(piece) + 1 + len(word[0]) <= width
-    return not (fits or _compiled("begin").match(line) or RULE.search(piece))
+    return not (fits or OWN.search(line) or _compiled("begin").match(line) or RULE.search(piece))
 
 
 def _is_mailed(before: bytes, line: bytes) -> bool:
-    return not (line.startswith((b" ", b"\t")) or _compiled("complete").search(before))
+    return not (line.startswith((b" ", b"\t")) or _compiled("complete").search(before[-END:]))

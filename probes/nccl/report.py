@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from reports.record import Finding
 from reports.sanitize import one_line
 
 MAX_NOTES = 3  # texts of one kind that are notes
-MAX_UNREAD = 20  # unread files that are named: more would hide the rest
+MAX_UNREAD = 20  # files that are named, or quoted: more would hide the rest
 SCHEMA = 1  # of to_json: increased when a key is renamed or removed
 STARTS = ("INIT-", "NCCL-", "LAUNCH-")
 # What follows from other findings: they come first.
@@ -188,9 +189,8 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> Iterator[
 
 def _list_exceptions(log: Log) -> Iterator[str]:
     """Quote exceptions of the program in files that have lines of NCCL, or tell of it."""
-    for file in log.files:
-        if not file.is_foreign and (text := log.others.describe_exceptions(file.name)):
-            yield text
+    names = dict.fromkeys(file.name for file in log.files if not file.is_foreign)
+    yield from islice(filter(None, map(log.others.describe_exceptions, names)), MAX_UNREAD)
 
 
 def _quoted(findings: list[Finding]) -> set[str]:

@@ -362,12 +362,14 @@ def with_replay(
     rung: Rung, replay: Replay, base: tuple[Rung, Replay], plan: Plan, agreed: Limit | None
 ) -> Rung:
     """Add to the rung the time that its collectives took, as far as it is known."""
+    ranks, (base_rung, single) = len(rung.judged_steps), base
     if replay.seconds is None:
         return rung
     rung = replace(rung, replay_s=replay.seconds, off_fabric=dict(replay.off_fabric))
+    if ranks < 2:  # where nodes have unequal numbers of ranks, the median one's sends nothing
+        return replace(rung, replay_s=0.0)
     if not replay.fits:
         return rung
-    ranks, (base_rung, single) = len(rung.judged_steps), base
     if agreed is not None and agreed.low:
         saved_s = predict.saved_at_agreed_rate(plan.order, replay.fits, ranks, agreed.low)
         rung = replace(rung, agreed_s=replay.seconds - saved_s)

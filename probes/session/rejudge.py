@@ -52,8 +52,9 @@ class NewJudge:
     def _start_run(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
         cluster = data.get("cluster", {})
         self.start, self.old = data, dict(cluster.get("terms", {}))
-        size = cluster.get("alive", 0), cluster.get("ranks", 0)
-        self.contract = size_contract(self.contract, *size)
+        size = [cluster.get(key) for key in ("alive", "ranks")]
+        if all(isinstance(count, int) for count in size):  # an older or modified record may lack it
+            self.contract = size_contract(self.contract, *size)
         if data.get("rehearsal"):  # on one host, also where no contract declares it
             self.old["accelerators"] = "emulated"
         self.other = self.contract.cluster.overrides(self.old)

@@ -226,7 +226,9 @@ class _Search:
         first = ([pairs] for pairs in islice(schedule, MAX_FIRST_ROUNDS))
         for batch in [list(schedule)] if all_pairs else first:
             self.measure_rounds(batch)
-            found = self.known or typical_speed(self.speeds.values(), self.effect)
+            found = typical_speed(self.speeds.values(), self.effect)
+            if self.known:  # of one round: all of its pairs may share what is slow
+                found = max(self.known, found) if all_pairs else self.known
             self.typical, self.limit = found
             if self.proven_good():
                 return

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import chain
 from typing import Any
 
@@ -17,7 +18,7 @@ from reference_trainer.late import dist, torch
 from reference_trainer.process_group import join_part, joins_alone
 from scaling.collectives.fault_search import MIN_EFFECT, MeasureGroups, typical_speed, valid_speed
 from scaling.collectives.operations import OPERATIONS
-from scaling.collectives.sweep import process_group
+from scaling.collectives.sweep import longest_wait, process_group
 
 # Bytes of one transfer by backend. It is long compared with the latency of the fabric (4 MiB take
 # 34 ms at 1 Gbit/s, 256 MiB 5 ms at 400 Gbit/s) and short compared with the complete scan.
@@ -161,7 +162,8 @@ class _Pair:
         if dist.get_backend() == "nccl":
             # Its name counts the groups that a rank has: one, for each pair leaves before the next.
             # A pair meets once in a job: a second group of that name would find the first's keys.
-            self.group = dist.new_group([*members], use_local_synchronization=True)
+            timeout = timedelta(seconds=longest_wait())
+            self.group = dist.new_group([*members], use_local_synchronization=True, timeout=timeout)
         word, reply = torch.ones(1, device=device), torch.ones(1, device=device)
         for direction in (0, 1) if ONE_WAY in ways else ():
             (self.send if self.sends(direction) else self.receive)(word)

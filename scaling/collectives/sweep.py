@@ -61,9 +61,17 @@ def read_nothing() -> Callable[[], None]:
     return lambda: None
 
 
+LONGEST_WAIT_S = 600.0  # no caller waits as long for few ranks
+
+
+def longest_wait(seconds: float = LONGEST_WAIT_S) -> float:
+    """Return the timeout (s) of this rank's groups: longer for many ranks."""
+    return seconds + SECONDS_PER_RANK * int(os.environ.get("WORLD_SIZE", "1"))
+
+
 @contextmanager
 def process_group(
-    backend: str | None = None, seconds: float = 600, kind: str = ""
+    backend: str | None = None, seconds: float = LONGEST_WAIT_S, kind: str = ""
 ) -> Iterator[Any]:
     """Join the process group that the environment names; yield the device to use.
 
@@ -84,8 +92,7 @@ def process_group(
         torch.cuda.set_device(device)
         if kind == JOB:
             backend, bound = GPU_BACKEND, device
-    seconds += SECONDS_PER_RANK * int(os.environ.get("WORLD_SIZE", "1"))
-    join_group(backend, seconds, bound)
+    join_group(backend, longest_wait(seconds), bound)
     try:
         yield device
     except BaseException:

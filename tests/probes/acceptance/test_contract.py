@@ -13,9 +13,9 @@ from probes.check.declarations import Check
 from probes.check.registry import CRITERIA
 from probes.cli.main import main
 from probes.contract import contract as contract_module
-from probes.contract.contract import ContractError, load, parse, shipped_contracts
+from probes.contract.contract import ContractError, find_gaps, load, parse, shipped_contracts
 from probes.contract.derived_limits import size_contract
-from probes.contract.limits import LimitTerms
+from probes.contract.limits import LimitTerms, lacks_speed_limit
 from probes.contract.terms import ClusterTerms
 from reports.measurement import Limit, Verdict
 
@@ -360,3 +360,28 @@ def test_none_of_a_count_may_be_agreed() -> None:
     )
     assert limit is not None
     assert [limit.judge(value) for value in (0, 1)] == [Verdict.PASS, Verdict.FAIL]
+
+
+def test_what_a_contract_lacks_is_asked_of_the_ordered_number_of_nodes() -> None:
+    alone = load("h100-one-node")
+    open_number = alone.cluster.model_copy(update={"nodes": None})
+    assert not [*find_gaps(alone.model_copy(update={"cluster": open_number}), nodes=1)]
+    ((_, text),) = find_gaps(load("l40s-ethernet"), nodes=1)
+    assert "FABRIC.all_reduce_inside_node" in text
+    assert not [*find_gaps(load("l40s-ethernet"), nodes=8)]
+
+
+@pytest.mark.parametrize(
+    ("models", "lacks"),
+    [
+        (["NVIDIA H100 80GB HBM3", "NVIDIA T400"], False),  # the second draws a screen
+        (["NVIDIA T400"], True),
+        ([], False),  # as ordered
+    ],
+)
+def test_models_without_a_published_speed_prevent_acceptance_only_alone(
+    models: list[str], lacks: bool
+) -> None:
+    assert [text for _, text in find_gaps(load("h100-ndr400"), models, nodes=8)] == (
+        [lacks_speed_limit(models)] if lacks else []
+    )

@@ -214,3 +214,10 @@ def test_without_a_contract_all_to_all_is_judged_too() -> None:
     assert all_to_all(contract, 2).low == pytest.approx(
         0.75 * contract.limits["FABRIC"]["busbw"].low * 15 / 8 / 8, abs=0.01
     )
+
+
+@pytest.mark.parametrize("ranks", [0, 4, 20])
+def test_all_to_all_has_no_derived_limit_where_ranks_per_node_are_not_known(ranks: int) -> None:
+    """A record may lack them; unequal nodes are not what was ordered."""
+    contract = load("h100-ndr400")
+    assert size_contract(contract, 8, ranks).limit("FABRIC", "alltoall_busbw") is None

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from probes.cluster.network_facts import list_pairs
 from probes.contract.contract import load
 from probes.fabric import judge
 from probes.fabric import test_fabric as probe
@@ -23,7 +24,7 @@ from tests.support.sweep_results import sweep_result
 CLOUD = load("a3-ultra")
 NODES = [f"n{at}" for at in range(4)]
 MTU = dict.fromkeys(NODES, 8896)
-BLOCKED = ReachabilityResult(NODES, [("n0", "n1"), ("n2", "n3")], {}, [], MTU)
+BLOCKED = ReachabilityResult(NODES, list_pairs(NODES), {}, [], MTU)
 SOUND = ReachabilityResult(NODES, [], {}, [], dict.fromkeys(NODES, 1460))
 
 
@@ -44,6 +45,8 @@ def rig_with(measure: MemoryRecorder, fabric: str = "rdma") -> Any:
     [
         ({"rdma": BLOCKED}, True),
         ({"rdma": SOUND}, False),
+        ({"rdma": replace(BLOCKED, pairs=[("n0", "n3")])}, False),  # no cloud's rule: a fault
+        ({"rdma": replace(BLOCKED, pairs=BLOCKED.pairs[1:])}, False),
         ({"fab0": BLOCKED}, False),  # no RDMA on this port
         ({None: BLOCKED}, False),
         ({"rdma": replace(BLOCKED, note="no RDMA port has an IP address on n0")}, False),
@@ -116,5 +119,5 @@ def test_where_tcp_alone_fails_rdma_is_tried_and_else_nothing_is_sent(
 def test_where_rdma_does_not_pass_either_the_pairs_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     measure, _ = measured(monkeypatch, "rdma", GangError("rank 3 does not answer"))
     found = measure.worst("unreachable_pairs")
-    assert (found.verdict, found.value) == (Verdict.FAIL, 2)
-    assert {one.code for one in measure.findings} == {"FAB-PAIR-BLOCKED"}
+    assert (found.verdict, found.value) == (Verdict.FAIL, 6)
+    assert {one.code for one in measure.findings} == {"FAB-PAIR-BLOCKED", "FAB-LINK-DOWN"}

@@ -230,6 +230,14 @@ def test_no_pattern_of_a_row_takes_more_than_linear_time(row: LineRow) -> None:
         assert is_linear(lambda text: RowReader().read(text, 1), part), part
 
 
+def test_deep_indentation_takes_linear_time() -> None:
+    """As in a printed configuration: blanks must not be split in many ways."""
+    text = "".join(f"{' ' * blanks}# Errors are counted\n" for blanks in range(8, 60)).encode()
+    begun = time.process_time()
+    RowReader().read(text, 1)
+    assert time.process_time() - begun < 3  # of the processor: it did not end before
+
+
 @pytest.mark.parametrize("phrase", read_phrases(), ids=lambda phrase: phrase.example[:40])
 def test_no_pattern_of_a_phrase_takes_more_than_linear_time(tmp_path: Path, phrase: Phrase) -> None:
     """As a warning, as news, and as what torch quotes."""

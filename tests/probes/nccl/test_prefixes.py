@@ -110,3 +110,23 @@ def test_a_log_that_is_wrapped_says_the_same(tmp_path: Path, code: str) -> None:
         found = told(tmp_path, wrapped)
         assert (codes(found), found.exit_code) == (codes(whole), whole.exit_code)
         assert (found.transport, found.edges) == (whole.transport, whole.edges)
+
+
+@pytest.mark.parametrize(
+    "prefix", ["[gpu01][10:10][0]", "[0]", "gpu03:20:20 [0]", "n1: [0]"], ids=str
+)
+def test_a_line_of_nccl_is_no_rest_of_the_one_before(prefix: str) -> None:
+    """Joined to it, a warning would be lost, or be another host's."""
+    full = "[gpu01][10:10][0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0".ljust(
+        79, "x"
+    )
+    text = f"{full}\n{prefix} NCCL WARN Something odd\n{full}\n".encode()
+    assert join_wrapped(text) == text
+
+
+def test_a_long_line_with_signs_of_the_end_takes_linear_time() -> None:
+    line = ("rrorNCCL_" + "NCCL_" * 30)[:119]
+    text = f"{line}\n".encode() * 9000
+    begun = time.process_time()
+    join_wrapped(text)
+    assert time.process_time() - begun < 3  # of the processor: 20 and more before

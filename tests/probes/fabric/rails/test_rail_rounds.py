@@ -12,12 +12,12 @@ import pytest
 from probes.cluster.network_facts import RDMA
 from probes.fabric import judge, links
 from probes.fabric.addresses import RailRanks, find_rails, node_of
-from probes.fabric.node_pairs import PairSearch, run_pair_search
+from probes.fabric.node_pairs import MIN_RATIO, PairSearch, run_pair_search
 from probes.fabric.rails import is_own_rail
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Verdict
 from reports.record import ProbeResult
-from scaling.collectives.fault_search import Link
+from scaling.collectives.fault_search import Link, search_rails
 from scaling.collectives.node_groups import BOTH_WAYS, ONE_WAY, RankMeetings
 from tests.support.controls import recorder
 from tests.support.rank_parts import Each, rounds_of
@@ -355,12 +355,27 @@ def test_bytes_that_cannot_be_counted_prove_no_rail() -> None:
     assert [is_own_rail(one, rails, grown, sent) for one in (own, other)] == [False, True]
 
 
-def test_rails_meet_one_by_one_where_all_at_once_did_not_end() -> None:
+def test_where_all_at_once_does_not_end_the_ranks_are_asked_nothing_more() -> None:
+    """They still wait in it: another call would find them in a group that is about to go."""
     fleet = Fleet(4, 2, dies_at_once=True)
-    found = fleet.search()
-    assert (found.at_once, found.problem) == (None, "rank 2 does not answer")
-    assert fleet.count(ONE_WAY) == len(fleet.table) == 6
-    (unproven,) = [
-        one for one in judged(fleet, found).measurements if one.verdict is Verdict.UNPROVEN
-    ]
-    assert (unproven.name, unproven.subject) == ("slowest_pair", "all rails at once")
+    with pytest.raises(GangError, match="rank 2 does not answer"):
+        fleet.search()
+    assert not fleet.table
+
+
+def test_halves_behind_a_slow_uplink_are_seen_where_the_first_round_only_crosses() -> None:
+    """Then each rail alone was slow in all of its pairs, and no pair looked slow beside them."""
+    nodes = [f"n{at}" for at in range(8)]
+
+    def measure(rounds: list[list[tuple[str, str]]]) -> dict[Link, float]:
+        half = {node: at // 4 for at, node in enumerate(nodes)}
+        pairs = [pair for one in rounds for pair in one]
+        return {
+            link: 50.0 if half[link[0]] == half[link[1]] else 20.0
+            for pair in pairs
+            for link in (pair, pair[::-1])
+        }
+
+    found = search_rails([nodes], measure, True, MIN_RATIO, (20.0, 17.0))
+    assert found.typical == 50.0
+    assert len(found.slow_links) == 32
