@@ -47,10 +47,10 @@ BUDGET = {
     "probes/cluster": 3479,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
     # The limit of all-to-all by nodes; what a contract lacks, for three commands.
-    "probes/contract": 1507,  # a key names its parts; limits by the number of nodes; one node
+    "probes/contract": 1510,  # a key names its parts; limits by the number of nodes; one node
     "probes/environment": 826,  # boards without NVLink
     # NVLink by domain; ports on which RDMA alone passes.
-    "probes/fabric": 3677,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
+    "probes/fabric": 3679,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
     "probes/faults": 340,
     "probes/gang": 2134,  # strategies on one ordered node
     "probes/hosts": 5185,  # which Xids follow a kill
@@ -59,7 +59,7 @@ BUDGET = {
     # no name in any directory, and a home before anything is typed.
     "probes/launch": 2500,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
-    "probes/nccl": 2524,  # prefixes of frameworks; full memory in a started job is no proof
+    "probes/nccl": 2526,  # prefixes of frameworks; full memory in a started job is no proof
     "probes/restart": 1657,  # copies of checkpoints are links
     "probes/scaling": 970,  # where it cannot be proven, only its data
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The

@@ -306,9 +306,7 @@ class Groups(Wire):
         super().__init__([], rank=1)
         self.longest, self.wrong, self.sums = longest, wrong, list[int]()
 
-    def new_group(
-        self, ranks: list[int], *, use_local_synchronization: bool, timeout: Any
-    ) -> list[int]:
+    def new_group(self, ranks: list[int], *, use_local_synchronization: bool) -> list[int]:
         assert use_local_synchronization, "else all ranks must create all groups"
         return ranks
 
