@@ -366,9 +366,7 @@ def with_replay(
     if replay.seconds is None:
         return rung
     rung = replace(rung, replay_s=replay.seconds, off_fabric=dict(replay.off_fabric))
-    if ranks < 2:  # where nodes have unequal numbers of ranks, the median one's sends nothing
-        return replace(rung, replay_s=0.0)
-    if not replay.fits:
+    if not replay.fits or ranks < 2:  # of unequal nodes the median one may have one rank
         return rung
     if agreed is not None and agreed.low:
         saved_s = predict.saved_at_agreed_rate(plan.order, replay.fits, ranks, agreed.low)

@@ -390,12 +390,13 @@ def test_all_that_is_told_of_collectives_is_beyond_one_node() -> None:
         [], plan(1, 2), None, [],
     )  # fmt: skip
     assert bare.fit_growth == {2: pytest.approx((1 << 20) / 2e9)}
-    # Of unequal nodes the median one may have one rank, though another's ranks talk.
+    # Of unequal nodes the median one may have one rank, though another's ranks talk: no fit is its.
     limit = Limit(low=2.0, because="as agreed")
     unequal = build_ladder(
         ([single.base(), single.largest()], {1: alone, 2: both}), [], plan(1, 2), limit, [],
     )  # fmt: skip
-    assert [rung.replay_s for rung in unequal.rungs] == [0.0, pytest.approx(0.7)]
+    assert [rung.replay_s for rung in unequal.rungs] == [0.5, 0.7]
+    assert [rung.alpha_beta_s is None for rung in unequal.rungs] == [True, False]
 
 
 def test_bytes_are_astray_only_where_most_went_elsewhere_and_enough_of_them() -> None:
