@@ -25,7 +25,7 @@ from tests.support.paths import REPO
 
 TABLE = REPO / "docs" / "develop" / "healthy-runs.md"
 SIZES = (3, 4, 5, 6, 7, 8)  # nodes of a lab, in turn
-LARGE, LARGE_CONTRACT = 6, "tests/lab/large-lab.toml"  # nodes from which on steps are longer
+LARGE, LARGE_CONTRACT = 5, "tests/lab/large-lab.toml"  # nodes from which on steps are longer
 LOCAL_NODES = 4  # raylets of an embedded cluster: what `make trial` takes
 LOAD_EVERY = 3  # every third run shares the host with other work
 IDLE_LOAD = 0.5  # an idle host's load average of one minute is lower
