@@ -155,8 +155,10 @@ def _signature_lines(run: Path) -> Iterator[str]:
 def _table(summary: AcceptanceSummary, width: int = 0, plain: bool = False) -> str:
     from reports.text import acceptance_table
 
-    width, unicode = width or cli.terminal_width(), cli.is_unicode() and not plain
-    return acceptance_table(summary, width, _color() and not plain, unicode, decision_first=True)
+    color = _color() and not plain  # first: it refuses a closed output
+    unicode = cli.is_unicode() and not plain
+    width = width or cli.terminal_width()
+    return acceptance_table(summary, width, color, unicode, decision_first=True)
 
 
 def _color() -> bool:

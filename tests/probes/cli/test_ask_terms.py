@@ -203,7 +203,8 @@ SPEED = "UNPROVEN no limit for the speed of one node: none is published for"
     ("lines", "says"),
     [
         ('gpu_model = "NVIDIA L40S"', f"{SPEED} NVIDIA L40S. Add [SCALING.mfu] or"),
-        ('gpu_model = ["NVIDIA H200", "NVIDIA L40S"]', f"{SPEED} NVIDIA L40S. Add"),
+        ('gpu_model = ["NVIDIA T4", "NVIDIA L40S"]', f"{SPEED} NVIDIA T4, NVIDIA L40S. Add"),
+        ('gpu_model = ["NVIDIA H200", "NVIDIA L40S"]', ""),  # all nodes may have the first
         ('gpu_model = "NVIDIA H100 PCIe"', f"{SPEED} NVIDIA H100 PCIe. Add"),
         ("", f"{SPEED} GPUs other than A100, H100, H200 (write `gpu_model`). Add"),
         ('gpu_model = "NVIDIA H100 80GB HBM3"', ""),

@@ -17,8 +17,9 @@ import click
 import pytest
 
 from probes.cli import submit as module
+from probes.submit import verify
 from probes.submit.bring_back import BringBack, ForeignRun
-from probes.submit.follow import SubmissionState, SubmitError
+from probes.submit.follow import Follower, SubmissionState, SubmitError
 from tests.probes.cli.test_submit import ID, LOG, brought, cluster, run
 from tests.probes.submit.test_jobs_api import head
 from tests.support.paths import REPO
@@ -30,14 +31,14 @@ pytestmark = pytest.mark.usefixtures("here")
 def interrupt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt a run when it is first followed."""
     calls = iter([KeyboardInterrupt()])
-    following = module.Follower.follow
+    following = Follower.follow
 
-    def follow_once(self: module.Follower, *rest: Any) -> SubmissionState:
+    def follow_once(self: Follower, *rest: Any) -> SubmissionState:
         for error in calls:
             raise error
         return following(self, *rest)
 
-    monkeypatch.setattr(module.Follower, "follow", follow_once)
+    monkeypatch.setattr(Follower, "follow", follow_once)
 
 
 def under_way(monkeypatch: pytest.MonkeyPatch, later: tuple[int, Any]) -> tuple[int, str]:
@@ -131,7 +132,7 @@ def test_a_run_that_is_not_verified_stays_and_can_be_fetched(
     def interrupt(*_: object) -> list[str]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "find_differences", interrupt)
+    monkeypatch.setattr(verify, "find_differences", interrupt)
     monkeypatch.setattr(BringBack, "remove", lambda self: removed.append("x"))
     with cluster([{"status": "SUCCEEDED", "driver_exit_code": 0}]) as (address, _):
         found, said = run(
@@ -156,10 +157,10 @@ def test_a_run_that_does_not_stop_is_not_followed_for_ever(
 
 
 def test_a_second_signal_leaves_a_run_that_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(self: module.Follower, *_: Any) -> SubmissionState:
+    def interrupt(self: Follower, *_: Any) -> SubmissionState:
         raise module.Terminated
 
-    monkeypatch.setattr(module.Follower, "follow", interrupt)
+    monkeypatch.setattr(Follower, "follow", interrupt)
     with cluster([{"status": "RUNNING"}]) as (address, _):
         code, said = run("--address", address, "--attach", ID)
     assert code == 2

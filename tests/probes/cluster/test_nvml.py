@@ -7,8 +7,10 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -251,6 +253,9 @@ def mps_server() -> Iterator[int]:
     """The id of a process that is called as the server of MPS is."""
     program = [f"/usr/bin/{nvml.MPS_SERVER}", "60"]
     with subprocess.Popen(program, executable=shutil.which("sleep")) as process:
+        named = Path(f"/proc/{process.pid}/cmdline")
+        while not named.read_bytes():  # the kernel fills it in a moment after exec
+            time.sleep(0.01)
         yield process.pid
         process.kill()
 
