@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from probes.check.declarations import Check, Circumstances, one_node_ordered
 from probes.check.recorder import Recorder, Trial
 from probes.findings import finding, join_names
+from reports.groups import group_pairs
 from reports.numbers import Value
 from reports.record import Finding
 
@@ -53,10 +53,7 @@ def explain_alike(
     fault; `shared` names are those of all faults.  The sentence may have their placeholders too:
     what others wrote, as a path, is filled in and never a part of the sentence itself.
     """
-    groups: dict[str, list[str]] = defaultdict(list)
-    for node, text in faults.items():
-        groups[text].append(node)
-    for text, nodes in groups.items():
+    for text, nodes in group_pairs((text, node) for node, text in faults.items()).items():
         where = "each node" if len(nodes) == asked > 1 else join_names(nodes)
         known = {**shared, **(names or {}).get(text, {})}
         statement = sentence.format(nodes=where, text=text, **known)

@@ -26,6 +26,7 @@ from probes.cluster.variables import withhold_all
 from probes.findings import MAX_NAMES, join_names
 from reference_trainer.process_group import joins_no_group
 from reference_trainer.rank_environment import ipv4_addresses
+from reports.groups import group_pairs
 from reports.sanitize import last_line
 from reports.version import version_of
 
@@ -313,9 +314,7 @@ def software_differences(facts: Sequence[Facts], driver: dict[str, str]) -> dict
     """
     found = {}
     for part in (part for part in driver if part not in SYSTEM_PARTS):
-        versions: dict[str, list[str]] = {}
-        for fact in facts:
-            versions.setdefault(fact["software"][part] or "none", []).append(fact["name"])
+        versions = group_pairs((one["software"][part] or "none", one["name"]) for one in facts)
         usual = next((of for of in versions if len(versions[of]) > len(facts) / 2), "none")
         if part not in GPU_PARTS:
             own = driver[part] or "none"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from probes.findings import join_names
 from probes.toml_tables import show
+from reports.groups import group_pairs
 from reports.sanitize import one_line
 
 MAX_ID_CHARS = 64  # characters: Ray's node ids have 56, UUIDs of GPUs have 40
@@ -55,10 +56,8 @@ def parse(spec: Mapping[str, str | int], total: int) -> dict[str, tuple[int, ...
 
 def collocated_groups(placement: Placement) -> list[tuple[str, ...]]:
     """Group the components that share their accelerators: two or more names in each tuple."""
-    by_accelerators: dict[tuple[int, ...], list[str]] = {}
-    for name, numbers in placement.items():
-        by_accelerators.setdefault(tuple(numbers), []).append(name)
-    return [tuple(names) for names in by_accelerators.values() if len(names) > 1]
+    alike = group_pairs((tuple(numbers), name) for name, numbers in placement.items())
+    return [tuple(names) for names in alike.values() if len(names) > 1]
 
 
 def as_ranges(numbers: Iterable[int]) -> str:

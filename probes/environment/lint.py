@@ -20,6 +20,7 @@ from probes.environment.checks import NUMERIC, NodeContext, canonical, describe_
 from probes.environment.collect import redact_value
 from probes.environment.rules import DIFFERENCE_SEVERITY, LOCAL, RULES, WARN
 from probes.findings import join_names
+from reports.groups import group_pairs
 from reports.sanitize import one_line
 
 NodeSettings = Mapping[str, Mapping[str, Any]]  # node name -> what read_settings() returned there
@@ -256,9 +257,7 @@ def find_minority(values: Mapping[str, object]) -> dict[str, str]:
 
     Where no value is more frequent than all others, every node is included.
     """
-    groups: dict[object, list[str]] = defaultdict(list)
-    for node, value in values.items():
-        groups[value].append(node)
+    groups = group_pairs((value, node) for node, value in values.items())
     if len(groups) < 2:
         return {}
     first, second, *_ = sorted(groups.values(), key=len, reverse=True)

@@ -13,6 +13,7 @@ from probes.cluster.node_facts import rdma_ports, read_interfaces
 from probes.environment.checks import nccl_ports, read_ib_hca
 from probes.findings import join_names
 from reference_trainer.process_group import joins_no_group
+from reports.groups import group_pairs
 from scaling.collectives.line_rate import active_rails
 
 COMPLETE, ETHERNET = 0x2, 0x1  # include/uapi/linux/if_arp.h: ATF_COM, ARPHRD_ETHER
@@ -267,10 +268,7 @@ def find_rails(rank_nodes: Sequence[str], fabric: str | None, backend: str) -> l
 
 def ranks_by_node(rank_nodes: Sequence[str]) -> dict[str, list[int]]:
     """List the ranks of each node, in order."""
-    ranks: dict[str, list[int]] = {}
-    for rank, node in enumerate(rank_nodes):
-        ranks.setdefault(node, []).append(rank)
-    return ranks
+    return group_pairs((node, rank) for rank, node in enumerate(rank_nodes))
 
 
 def port_name(rail: str, node: str) -> str:

@@ -11,6 +11,7 @@ from probes.fabric.addresses import RailRanks, least_by_nodes, node_of, suspects
 from probes.fabric.node_pairs import NodeGroupsResult, PairSearch
 from probes.fabric.sweep import Rows, SweepResult
 from probes.findings import MAX_NAMES, finding, join_names
+from reports.groups import group_pairs
 from reports.numbers import quantity
 from reports.record import Finding
 from scaling.collectives.fault_search import FaultSearchResult, Link, attribute_slow_links
@@ -253,9 +254,7 @@ def is_slow_everywhere(rail: RailRanks, found: FaultSearchResult) -> bool:
 
 def slow_nodes(found: FaultSearchResult, rails: Sequence[RailRanks]) -> dict[str, str]:
     """Return the nodes whose ports are all slow in the same direction, with that direction."""
-    by_node: dict[str, list[str]] = {}
-    for port, way in found.slow_nodes.items():
-        by_node.setdefault(node_of(port), []).append(way)
+    by_node = group_pairs((node_of(port), way) for port, way in found.slow_nodes.items())
     return {
         node: ways[0]
         for node, ways in by_node.items()

@@ -24,6 +24,7 @@ from probes.nccl.log_files import filter_log
 from probes.nccl.parser import read_logs
 from probes.nccl.report import NcclReport, incomplete_files, judge_log
 from reference_trainer.launch.gang import Gang
+from reports.groups import group_pairs
 from reports.record import Finding
 from scaling.collectives.sweep import call_seconds
 
@@ -88,9 +89,7 @@ class RankLogs:
 
         The files stay, because NCCL goes on writing into an open file.
         """
-        pids: dict[str, list[int]] = {}
-        for place in gang.places:
-            pids.setdefault(place.node, []).append(place.pid)
+        pids = group_pairs((place.node, place.pid) for place in gang.places)
         max_size = max(MIN_RANK_BYTES, MAX_TOTAL_BYTES // max(len(gang.places), 1))
         by_node = self.cluster.on_each_node(take_logs, self.token, max_size, each=pids)
         return {name: text for files in by_node.values() for name, text in sorted(files.items())}

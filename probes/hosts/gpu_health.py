@@ -12,6 +12,7 @@ from probes.check.recorder import Recorder
 from probes.cluster.nvml import UNKNOWN
 from probes.findings import finding, join_names, name_gpu
 from probes.hosts import criterion as check
+from reports.groups import group_pairs
 from reports.numbers import percent, quantity
 
 Facts = Mapping[str, Any]
@@ -390,9 +391,7 @@ def explain_boards(
     measure: Recorder, code: str, node: str, sick: Sequence[tuple[Board, str]], expected: str
 ) -> None:
     """Make one finding that names the sick boards of a node, those with one fault together."""
-    boards: dict[str, list[str]] = defaultdict(list)
-    for board, text in sick:
-        boards[text].append(board_name(board))
+    boards = group_pairs((text, board_name(board)) for board, text in sick)
     texts = [f"{join_names(names, SHOWN)} on {node}: {text}" for text, names in boards.items()]
     for board, _ in sick[:1]:
         names = name_gpu(board["uuid"], board["index"], board["slot"])

@@ -22,6 +22,7 @@ from probes.findings import finding, join_names, name_gpu
 from probes.hosts import criterion as check
 from probes.hosts import gpu_health
 from probes.hosts.gpu_health import AllFacts, Facts, NodeGpus, nodes_with_fewer_gpus
+from reports.groups import group_pairs
 from reports.measurement import Limit, Measurement, Verdict
 from reports.record import Finding
 
@@ -170,9 +171,7 @@ def find_shared_machines(facts: Iterable[Facts]) -> list[Finding]:
 
 def _find_repeated(pairs: Iterable[tuple[str, Place]]) -> dict[str, list[Place]]:
     """Find the ids that are in several places; an empty id is not known."""
-    places: dict[str, list[Place]] = defaultdict(list)
-    for id, place in pairs:
-        places[id].append(place)
+    places = group_pairs(pairs)
     return {id: found for id, found in places.items() if id and len(found) > 1}
 
 

@@ -84,9 +84,7 @@ def _find_problem(address: Address, used: Mapping[Address, int]) -> str:
         return "it is the loopback"
     if address.is_link_local:
         return "its address is link-local"
-    if used[address] > 1:
-        return "another node has this address too"
-    return ""
+    return "another node has this address too" if used[address] > 1 else ""
 
 
 Link = tuple[str, str]  # (source, target)

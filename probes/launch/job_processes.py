@@ -14,8 +14,8 @@ from typing import Any
 from probes.cluster.cluster import Cluster
 from probes.cluster.room import busy_accelerators
 from probes.faults.process_faults import descendant_pids, start_ticks
-from probes.launch.ranks import group_pairs
 from reference_trainer.rank_environment import JOB_VARIABLE
+from reports.groups import group_pairs
 from reports.numbers import quantity
 
 POLL_SECONDS = 0.5

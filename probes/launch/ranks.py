@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
+from reports.groups import group_pairs
 from reports.numbers import quantity
 
 REQUIRED_VARIABLES = (
@@ -17,16 +18,6 @@ REQUIRED_VARIABLES = (
 )
 NODE_NUMBERS = ("NODE_RANK", "GROUP_RANK")  # torchrun sets the second
 Row = Mapping[str, str]  # what one rank announced: its variables, node, host, device and gpu
-Key = TypeVar("Key")
-Item = TypeVar("Item")
-
-
-def group_pairs(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
-    """Group the second of each pair by the first; both keep their order."""
-    groups: dict[Key, list[Item]] = {}
-    for key, item in pairs:
-        groups.setdefault(key, []).append(item)
-    return groups
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import Sent, counter_growth, join_fabric, read_counters
 from probes.cluster.room import jobs_of_others
 from probes.cluster.shared_folder import find_folder_problem, remove_later
-from probes.launch.ranks import Row, group_pairs
+from probes.launch.ranks import Row
 from reference_trainer.config import TrainConfig
 from reference_trainer.late import ray
+from reports.groups import group_pairs
 from reports.numbers import quantity
 
 ATTEMPT = re.compile(r"\battempt=(\d+) (node=.*)$", re.MULTILINE)

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from probes.findings import MAX_NAMES, join_names
 from probes.nccl import calls
 from probes.nccl.calls import message_findings, number_ranks, one_finding, places_of, say
-from probes.nccl.job import PER_RANK_S, STAGES, MatchedMessage, Rank
+from probes.nccl.job import PER_RANK_S, STAGES, Rank
 from probes.nccl.lines import MAX_SKIPPED
 from probes.nccl.log import Log
 from probes.nccl.patterns import read_phrases, read_plain_errors
+from reports.groups import group_pairs
 from reports.record import Finding
 
 
@@ -43,9 +44,7 @@ def qp_errors(log: Log) -> Iterator[Finding]:
         ("cannot be made", known["qp_setup"], [*log.hits["qp"], *tries]),
         ("broke", known["qp_break"], log.hits["qp-broke"]),
     ):
-        by_cause: dict[calls.ErrorCause, list[MatchedMessage]] = defaultdict(list)
-        for hit in hits:
-            by_cause[calls.find_cause(causes, hit.detail)].append(hit)
+        by_cause = group_pairs((calls.find_cause(causes, hit.detail), hit) for hit in hits)
         for cause, alike in by_cause.items():
             hosts = calls.hosts_of(alike)
             peers = calls.named_peers(log, alike) if event == "broke" else []

@@ -10,7 +10,7 @@ import re
 import sys
 from array import array
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from probes.nccl.lines import LogWriter
 from probes.nccl.prefixes import NOWHERE, Origin
+from reports.groups import group_pairs
 
 # Networks that carry data by RDMA (or its equal); Socket is TCP; any other proves nothing.
 RDMA_NETWORKS = re.compile(
@@ -138,9 +139,8 @@ class Communicator:
         one name. NCCL before 2.20 does not log the ranks per node. Then host names are trusted if
         there are two or more.
         """
-        local: dict[str, list[int]] = defaultdict(list)  # host -> of each of its ranks
-        for member in self.members.values():
-            local[member.rank.host.name].append(member.local_ranks)
+        members = self.members.values()
+        local = group_pairs((one.rank.host.name, one.local_ranks) for one in members)
         if len(local) == 1 and not any(map(any, local.values())):
             return set(local)
         return {name for name, ranks in local.items() if not name or 0 < max(ranks) < len(ranks)}

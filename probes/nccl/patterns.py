@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from probes.toml_tables import ClosedTable, TableError, read_tables, validate
+from reports.groups import group_pairs
 
 FILE = Path(__file__).with_name("phrases.toml")
 
@@ -99,9 +100,7 @@ def read_hints() -> frozenset[bytes]:
 @cache
 def read_patterns() -> Mapping[str, re.Pattern[bytes]]:
     """Compile the phrases of each kind to one pattern, once.  Raises TableError."""
-    rows: dict[str, list[bytes]] = {}
-    for phrase in read_phrases():
-        rows.setdefault(phrase.kind, []).append(phrase.pattern)
+    rows = group_pairs((phrase.kind, phrase.pattern) for phrase in read_phrases())
     return {kind: _compile(kind, b"|".join(patterns)) for kind, patterns in rows.items()}
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from reports.charts import canvas
 from reports.charts.canvas import THEME, Box, Chart, Figure, Key, TimeAxis, brief_number, shorten
+from reports.groups import group_pairs
 from reports.numbers import number
 
 MAX_ROWS = 60  # rows of the table at most; the record has all of them
@@ -380,9 +381,7 @@ def _panel_height(line: Timeline, lane: int) -> float:
 
 def _make_keys(colors: dict[str, str], panels: list[Panel]) -> list[Key]:
     """Make the legend; jobs that share a colour share an entry, at most three by name."""
-    by_color = defaultdict[str, list[str]](list)
-    for job, color in colors.items():
-        by_color[color].append(shorten(job, 10))
+    by_color = group_pairs((color, shorten(job, 10)) for job, color in colors.items())
     keys = [
         Key(", ".join(jobs[:3]) + (", ..." if len(jobs) > 3 else ""), color, "box")
         for color, jobs in by_color.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from heapq import nsmallest
 from itertools import permutations
@@ -11,6 +10,7 @@ from typing import Any
 
 from reports.charts import canvas
 from reports.charts.canvas import FONT_SIZE, THEME, Chart, Figure, Key, Number, open_chart, or_dash
+from reports.groups import group_pairs
 from reports.numbers import number
 from reports.sanitize import capitalise, one_line
 
@@ -76,10 +76,8 @@ def _read_cells(cells: Iterable[Any], count: int) -> Cells:
 
 def _medians(cells: Cells, end: int, count: int) -> list[Number]:
     """Return the median of what each node sent (end 0) or received (end 1)."""
-    of = defaultdict[int, list[float]](list)
-    for pair, gbs in cells.items():
-        of[pair[end]].append(gbs)
-    return [_known_median(of[node]) for node in range(count)]
+    of = group_pairs((pair[end], gbs) for pair, gbs in cells.items())
+    return [_known_median(of.get(node, [])) for node in range(count)]
 
 
 def _known_median(values: Iterable[Number]) -> Number:

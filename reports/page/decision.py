@@ -90,9 +90,7 @@ def _decision_reason(summary: AcceptanceSummary) -> str:
             return "do not sign"
     if not summary.record.contract.agreed:
         return "no contract was agreed"
-    if summary.record.partial:
-        return "only a part was tested"
-    return unproven
+    return "only a part was tested" if summary.record.partial else unproven
 
 
 def _sizes_tested(summary: AcceptanceSummary) -> list[str]:

@@ -17,6 +17,7 @@ from reports import orders
 from reports.acceptance import AcceptanceSummary, summary_sentence
 from reports.charts import Figure, draw_figures
 from reports.frames.compare import compare
+from reports.groups import group_pairs
 from reports.measurement import Measurement, Verdict
 from reports.numbers import number, quantity
 from reports.page import decision, sections
@@ -278,9 +279,7 @@ def _group_by_name(measurements: list[Measurement]) -> list[Group]:
 
     If more than MAX_PASSING of a name pass, the group has one of them and a sentence for the rest.
     """
-    by_name: dict[str, list[Measurement]] = {}
-    for m in measurements:
-        by_name.setdefault(m.name, []).append(m)
+    by_name = group_pairs((one.name, one) for one in measurements)
     groups = [_build_group(same_name) for same_name in by_name.values()]
     return sorted(groups, key=lambda group: -group[0][0].severity)
 

@@ -22,6 +22,8 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, islice, zip_longest
 from typing import TypeVar
 
+from reports.groups import group_pairs
+
 Pair = tuple[str, str]  # two nodes that meet; the order has no meaning
 Link = tuple[str, str]  # (sender, receiver)
 LinkEnd = tuple[str, str]  # (node, "sends" or "receives"): one direction of a node
@@ -300,9 +302,7 @@ class _Search:
 
     def result(self) -> FaultSearchResult:
         guilty, links = self.attribution()
-        directions: dict[str, list[str]] = defaultdict(list)
-        for node, direction in guilty:
-            directions[node].append(direction)
+        directions = group_pairs(guilty)
         nodes = {
             node: "both" if len(directions[node]) == 2 else directions[node][0]
             for node in self.nodes
