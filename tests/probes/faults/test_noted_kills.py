@@ -35,15 +35,6 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDriver]:
     driver.close()
 
 
-@pytest.fixture
-def child() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that does not end by itself."""
-    process = subprocess.Popen(["sleep", "60"])
-    yield process
-    process.kill()
-    process.wait()
-
-
 def gang_on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Gang:
     """The cluster's gang of two ranks, one on each node, as if it ran."""
     monkeypatch.setattr(Cluster, "nodes", [])

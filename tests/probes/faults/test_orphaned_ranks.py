@@ -6,7 +6,6 @@ import json
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,15 +29,6 @@ from tests.support.controls import recorder
 pytestmark = pytest.mark.alone
 
 HERE = socket.gethostname()
-
-
-@pytest.fixture
-def child() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that does not end by itself."""
-    process = subprocess.Popen(["sleep", "60"])
-    yield process
-    process.kill()
-    process.wait()
 
 
 def test_who_still_runs_is_told_and_ended(child: subprocess.Popen[bytes]) -> None:
