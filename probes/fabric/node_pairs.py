@@ -279,8 +279,9 @@ class _Meetings:
 
     def _split(self, pairs: list[Pair]) -> list[list[Pair]]:
         """Split a round into one for each rail, unless all rails meet at once."""
+        if self.is_at_once:
+            return [pairs] if pairs else []
         by_rail = [[pair for pair in pairs if pair[0] in rail.ports] for rail in self.rails]
-        by_rail = [pairs] if self.is_at_once else by_rail
         return [found for found in by_rail if found]
 
     def measure_loss(self, rounds: list[list[Pair]]) -> dict[Link, float]:

@@ -254,7 +254,7 @@ def measure_nvlink(rig: FabricRig, logs: RankLogs) -> None:
     measure.progress("fabric: NVLink between nodes")
     own_choice: dict[str, str | None] = {"NCCL_MNNVL_ENABLE": None, "NCCL_ALGO": None}
     rig.gang.remove()
-    names, where = cluster.node_names, BETWEEN  # what failed before the domains are known
+    names = cluster.node_names
     known = {names[fact["node"]]: read_domain(fact) for fact in cluster.facts}
     runs, problems, domains = dict[str, SweepResult](), dict[str, str](), dict[str, list[int]]()
     try:
@@ -265,13 +265,13 @@ def measure_nvlink(rig: FabricRig, logs: RankLogs) -> None:
             for count in (count for count in cliques.values() if count > 1):
                 message = f"a rack is split into {count} cliques"
                 measure.covered(f"{message}: NVLink does not connect one with another")
+            if alone:
+                why = "each is alone in its NVLink domain"
+                measure.covered(f"{BETWEEN} was not tested on {join_names(alone)}: {why}")
             for where, ranks in domains.items():
                 runs[where] = run_sweep(gang, names, logs, rig.terms.fabric, ranks=ranks)
-        if alone:
-            why = "each is alone in its NVLink domain"
-            measure.covered(f"{BETWEEN} was not tested on {join_names(alone)}: {why}")
     except GangError as error:
-        problems |= dict.fromkeys(domains.keys() - runs.keys() or {where}, str(error))
+        problems |= dict.fromkeys(domains.keys() - runs.keys() or {BETWEEN}, str(error))
     record_nvlink(runs, problems, measure)
 
 

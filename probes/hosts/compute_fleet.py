@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -14,6 +13,7 @@ from probes.cluster.ask import ActorSet, on_node
 from probes.cluster.cluster import Cluster
 from probes.findings import MAX_NAMES, finding, join_names, name_gpu
 from probes.hosts.compute_worker import AcceleratorWorker
+from reports.groups import group_pairs
 
 # For a worker on each accelerator to start and to import torch from a cold network file system.
 START_SECONDS = 120.0
@@ -196,10 +196,8 @@ class WorkFleet(ActorSet):
         self, what: Literal["node", "model", "number", "build"], keys: Iterable[str] | None = None
     ) -> dict[str, list[str]]:
         """Group these accelerators, or all, by their node, model, number or build."""
-        groups = defaultdict[str, list[str]](list)
-        for key in self.accelerators if keys is None else keys:
-            groups[getattr(self.accelerators[key], what)].append(key)
-        return groups
+        chosen = self.accelerators if keys is None else keys
+        return group_pairs((getattr(self.accelerators[key], what), key) for key in chosen)
 
     def judge(self, measure: Recorder, name: str, code: str, texts: Texts, unknown: Texts) -> None:
         """Judge how many accelerators of each node are at fault, and explain each by its text."""

@@ -23,7 +23,7 @@ MAX_NOTES = 3  # texts of one kind that are notes
 MAX_UNREAD = 20  # files that are named, or quoted: more would hide the rest
 SCHEMA = 1  # of to_json: increased when a key is renamed or removed
 STARTS = ("INIT-", "NCCL-", "LAUNCH-")
-# What follows from other findings: they come first.
+# They follow from other findings, which come first.
 SYMPTOMS = ("FAB-TCP", "FAB-MIXED", "INIT-SLOW")
 # Reasons that only say that lines are missing: notes tell more.
 VAGUE = ("the number of ranks ", "the log ", "this log ")
