@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from probes.cluster import nvml
 from probes.cluster.ray_internals import import_pynvml
 from tests.support.paths import REPO
+from tests.support.simulated_driver import wait_until
 
 
 class StandInError(Exception):
@@ -254,8 +254,7 @@ def mps_server() -> Iterator[int]:
     program = [f"/usr/bin/{nvml.MPS_SERVER}", "60"]
     with subprocess.Popen(program, executable=shutil.which("sleep")) as process:
         named = Path(f"/proc/{process.pid}/cmdline")
-        while not named.read_bytes():  # the kernel fills it in a moment after exec
-            time.sleep(0.01)
+        wait_until(lambda: bool(named.read_bytes()))  # filled in a moment after exec
         yield process.pid
         process.kill()
 

@@ -216,7 +216,8 @@ def test_a_submitted_job_is_known_by_its_id(path: LaunchPath) -> None:
 
 def test_the_end_of_a_job_is_noted_as_a_kill_of_its_ranks(path: LaunchPath) -> None:
     """Its launcher kills them, before the commands end; commands without a job kill nothing."""
-    noted = path.cluster.noted  # type: ignore[attr-defined]
+    cluster: Any = path.cluster
+    noted = cluster.noted
     path.ask("id -u\n")
     assert noted == []
     path.ask("echo step 1/5 loss 4.2\nexit 1\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,8 +77,10 @@ LONG = "n1:1:2 [0] NCCL WARN " + "Connect to 10.1.0.2<45763> failed : Connection
 
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("break_up", [broken, mailed])
-def test_a_line_is_whole_again_and_keeps_its_number(break_up: object, width: int) -> None:
-    text = break_up(f"{LONG}\n{LONG}\n", width)  # type: ignore[operator]
+def test_a_line_is_whole_again_and_keeps_its_number(
+    break_up: Callable[[str, int], str], width: int
+) -> None:
+    text = break_up(f"{LONG}\n{LONG}\n", width)
     joined = join_wrapped(text.encode()).decode()
     assert joined.count("\n") == text.count("\n")
     first, second = (line for line in joined.splitlines() if line)

@@ -23,8 +23,9 @@ from reports.numbers import Value
 from reports.run_folder.store import Store
 from reports.version import suite_version
 from scaling.collectives.sweep import plateau_row
-from tests.probes.sound.systems import DENSE, SYSTEMS, System, newest, ring_rate
+from tests.probes.sound.systems import DENSE, SYSTEMS, System, newest
 from tests.support.controls import plant
+from tests.support.public_series import ring_rate
 
 SWEEP = [1 << power for power in range(10, 35)]  # bytes: 1 KiB to 16 GiB
 INSIDE_BYTES = 256 << 20
@@ -113,7 +114,6 @@ def all_values(contract: Contract, system: System, nodes: int) -> dict[str, Valu
         "network": ",".join([network] if isinstance(network, str) else network),
         "mfu": system.mfu,
         "efficiency": newest(efficiency, nodes),
-        "fixed_size_efficiency": newest(efficiency, nodes),
     }
 
 

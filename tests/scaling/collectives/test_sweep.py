@@ -9,6 +9,7 @@ import pytest
 from scaling.collectives.line_rate import format_table, results_document
 from scaling.collectives.operations import OPERATIONS
 from scaling.collectives.sweep import plateau_row, summarise
+from tests.support.public_series import GIB, P5_ALL_REDUCE, ring_rate
 
 
 def test_the_plateau_is_judged_and_not_the_average() -> None:
@@ -39,22 +40,9 @@ def test_one_size_that_was_disturbed_does_not_decide_but_two_do() -> None:
     assert plateau_row(rows[:1])["size"] == 8
 
 
-GIB = 1 << 30
-# Public series of AWS p5.48xlarge (crazyguitar/aws-gpu-communication-benchmark,
-# data/nccl_all_reduce.csv): busbw in GB/s by nodes of 8 GPUs, at 2, 4 and 8 GiB.
-P5 = {4: (348, 354, 357), 8: (278, 351, 355), 16: (271, 306, 356), 32: (269, 303, 321)}
-
-
 def rows_of(ranks: int, busbw: dict[int, float]) -> list[dict[str, Any]]:
     """Rows of a sweep of so many ranks, from its busbw by size."""
     return [{"size": s, "busbw": rate, "rank_seconds": [1.0] * ranks} for s, rate in busbw.items()]
-
-
-def ring_rate(ranks: int, size: int, link: float = 360.0, hop_s: float = 15e-6) -> float:
-    """Model the busbw of a ring: the bytes at the rate of its links, and a hop for each node."""
-    sent = 2 * (ranks - 1) / ranks * size
-    seconds = sent / link / 1e9 + 2 * (ranks // 8 - 1) * hop_s + 2 * (ranks - 1) * 2e-6
-    return float(sent / seconds / 1e9)
 
 
 @pytest.mark.parametrize("ranks", [8, 16, 64, 128, 256, 512, 1024])
@@ -66,11 +54,11 @@ def test_latency_is_not_judged_in_place_of_the_links(ranks: int) -> None:
         assert 0.92 * link < plateau_row(rows)["busbw"] <= link
 
 
-@pytest.mark.parametrize("nodes", P5)
+@pytest.mark.parametrize("nodes", P5_ALL_REDUCE)
 def test_a_public_series_keeps_the_limit_of_its_contract(nodes: int) -> None:
-    """The contract p5-efa has 280, MARGINAL below 310.  16 GiB were not measured: as 8 GiB."""
-    measured = {(2 << at) * GIB: float(rate) for at, rate in enumerate(P5[nodes])}
-    rows = rows_of(nodes * 8, {**measured, 16 * GIB: float(P5[nodes][-1])})
+    """The contract p5-efa has 280, MARGINAL below 290.  16 GiB were not measured: as 8 GiB."""
+    measured = {(2 << at) * GIB: float(rate) for at, rate in enumerate(P5_ALL_REDUCE[nodes])}
+    rows = rows_of(nodes * 8, {**measured, 16 * GIB: float(P5_ALL_REDUCE[nodes][-1])})
     assert plateau_row(rows)["busbw"] >= 310
 
 

@@ -23,6 +23,7 @@ from probes.fabric.sweep import CHECK_SIZE
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Verdict
 from tests.support.controls import MemoryRecorder, recorder
+from tests.support.public_series import P5_ALL_REDUCE, P5_ALLTOALL
 from tests.support.sweep_results import sweep_result
 
 HEAD = 'schema = 1\ntitle = "t"\ntier = "standard"\n'
@@ -93,8 +94,7 @@ def test_in_all_to_all_each_rank_has_its_part_of_the_nodes_rate(
     assert expected_ratio("alltoall", run) == pytest.approx(ratio)
 
 
-# All-reduce at 4 GiB and all-to-all, GB/s, of AWS p5 (crazyguitar/aws-gpu-communication-benchmark).
-P5 = {2: (466, 79), 4: (354, 54), 8: (351, 50), 16: (306, 44), 32: (303, 41)}
+AT_4_GIB = {nodes: rates[1] for nodes, rates in P5_ALL_REDUCE.items()}
 BROKEN = [(354, 36.8), (231, 25)]  # on two nodes: a public report, and NVIDIA/nccl issue 2409
 
 
@@ -109,9 +109,9 @@ def judged_on(nodes: int, all_reduce: float, all_to_all: float, backend: str = "
 
 
 @pytest.mark.near_miss("FABRIC.alltoall_against_all_reduce", "FABRIC.alltoall_busbw")
-@pytest.mark.parametrize("nodes", P5)
+@pytest.mark.parametrize("nodes", P5_ALLTOALL)
 def test_a_public_series_of_all_to_all_passes_at_each_number_of_nodes(nodes: int) -> None:
-    found, findings = judged_on(nodes, *P5[nodes])
+    found, findings = judged_on(nodes, AT_4_GIB[nodes], P5_ALLTOALL[nodes])
     assert found == dict.fromkeys(("alltoall_against_all_reduce", "alltoall_busbw"), Verdict.PASS)
     assert findings == []
 
