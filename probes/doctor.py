@@ -165,16 +165,14 @@ def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
         do = "Check `nvidia-smi` on each node, then restart Ray there, so that it counts the GPUs"
         return Answer("nodes", found, FAIL, run_order(), do)
     found = f"{quantity(count, 'nodes')}, {quantity(size, cluster.resource + 's')}"
-    short = [
-        f"{node['name']} has {gpus}"
-        for node in cluster.nodes
-        if (gpus := int(node["resources"].get("GPU", 0))) != terms.gpus_per_node
-    ]
+    counts = {node["id"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
+    ordered, names = terms.match_gpus(counts), {node["id"]: node["name"] for node in cluster.nodes}
+    short = [f"{names[id]} has {gpus}" for id, gpus in counts.items() if gpus != ordered[id]]
     if terms.nodes not in (None, count):
         do = "Start the missing nodes, or correct `nodes` in the contract (or --nodes)"
         return Answer("nodes", f"{found}; {terms.nodes} were ordered", FAIL, ("HOSTS",), do)
     if terms.gpus_per_node is not None and short:
-        text = f"{found}; {terms.gpus_per_node} per node were ordered, but {join_names(short)}"
+        text = f"{found}; {terms.gpus_text} were ordered, but {join_names(short)}"
         do = "Check `nvidia-smi -L` on these nodes, or correct `gpus_per_node` in the contract"
         return Answer("nodes", text, FAIL, ("HOSTS",), do)
     if count < 2 and not (is_alone(cluster, terms) and size > 1):

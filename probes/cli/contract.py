@@ -46,8 +46,8 @@ def check(file: str, show_limits: bool) -> None:
     with refuse_unusable(GuideError):
         loaded = load(file)
         typed = list(list_typed(loaded))
-    nodes, gpus = loaded.cluster.nodes or 0, loaded.cluster.gpus_per_node or 0
-    loaded = size_contract(loaded, nodes if gpus else 0, nodes * gpus)
+    nodes, gpus = loaded.cluster.nodes or 0, loaded.cluster.total_gpus
+    loaded = size_contract(loaded, nodes if gpus else 0, gpus)
     count = 1 if nodes == 1 else MANY_NODES
     judged = judged_names(loaded.tier, loaded.cluster, loaded.limited_names, count)
     rows = list(_summary(loaded, judged))
@@ -96,7 +96,9 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     terms = loaded.cluster
     yield "tier", loaded.tier
     nodes = quantity(terms.nodes, "nodes") if terms.nodes else "any number of nodes"
-    gpus = "any number of" if terms.gpus_per_node is None else f"{terms.gpus_per_node} x"
+    each = terms.gpus_per_node
+    gpus = f"{terms.gpus_text}:" if isinstance(each, dict) else f"{each} x"
+    gpus = "any number of" if each is None else gpus
     model = terms.gpu_model or "GPUs (any model)"
     yield "ordered", f"{nodes}, {gpus} {model if isinstance(model, str) else ' or '.join(model)}"
     fabric = terms.fabric or "not in the contract: read from the cluster"

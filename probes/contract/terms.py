@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -11,6 +13,7 @@ from probes.cluster.network_facts import RDMA, interfaces_of
 from probes.contract import placement as components
 from probes.contract.validation import check_text
 from reports.measurement import about
+from reports.numbers import quantity
 from reports.redact import is_secret_name, redact
 from reports.sanitize import clean, one_line
 
@@ -145,6 +148,22 @@ def _check_model(value: str | list[str]) -> str | list[str]:
     return value
 
 
+def _read_kinds(value: object) -> object:
+    """Take the numbers of GPUs, which TOML has as keys of a table, for numbers."""
+    if not isinstance(value, dict):
+        return value
+    known = [int(key) if str(key).isdecimal() else 0 for key in value]
+    counts = [*value.values()]
+    if not value or not all(0 < gpus <= MAX_GPUS_PER_NODE for gpus in known):
+        counts = [0]
+    if not all(type(count) is int and 0 < count <= MAX_NODES for count in counts):
+        text = ", ".join(f"{gpus} = {nodes}" for gpus, nodes in value.items()) or "nothing"
+        raise ValueError(
+            f"expected kinds of nodes, GPUs = nodes, such as {{ 8 = 60, 4 = 4 }}; found {text}"
+        )
+    return dict(zip(known, counts, strict=True))
+
+
 def _check_versions(value: dict[str, str]) -> dict[str, str]:
     for part, spec in value.items():
         if not VERSION.fullmatch(spec):
@@ -234,8 +253,13 @@ class ClusterTerms(BaseModel):
         "a cluster.",
     )
     nodes: int | None = about(None, "Number of nodes with accelerators.", ge=1, le=MAX_NODES)
-    gpus_per_node: int | None = about(
-        None, "Accelerators of each node.", ge=0, le=MAX_GPUS_PER_NODE
+    gpus_per_node: Annotated[
+        Annotated[int, Field(ge=0, le=MAX_GPUS_PER_NODE)] | dict[int, int] | None,
+        BeforeValidator(_read_kinds),
+    ] = about(
+        None,
+        "Accelerators of each node. Where nodes differ, a table of kinds: `{ 8 = 60, 4 = 4 }` is "
+        "60 nodes with 8 and 4 nodes with 4.",
     )
     gpu_model: Annotated[str | list[str], AfterValidator(_check_model)] | None = about(
         None, "GPU model, as `nvidia-smi -L` prints it, or a list of allowed models."
@@ -390,9 +414,55 @@ class ClusterTerms(BaseModel):
                 "expected gpus_per_node of 1 or more with real accelerators, found 0: a GPU "
                 'cluster needs GPUs; write accelerators = "emulated" for a rehearsal'
             )
-        if self.nodes and self.gpus_per_node:
-            self.check_placement(self.nodes * self.gpus_per_node)
+        if isinstance(self.gpus_per_node, dict):
+            count = sum(self.gpus_per_node.values())
+            if self.nodes != count:
+                found = "no `nodes`" if self.nodes is None else f"nodes = {self.nodes}"
+                raise ValueError(
+                    f"expected nodes = {count}, the sum of gpus_per_node's kinds, found {found}"
+                )
+        if self.total_gpus:
+            self.check_placement(self.total_gpus)
         return self
+
+    @property
+    def total_gpus(self) -> int:
+        """Number of all accelerators that were ordered; 0 where the terms do not say it."""
+        if isinstance(self.gpus_per_node, dict):
+            return sum(gpus * nodes for gpus, nodes in self.gpus_per_node.items())
+        return (self.nodes or 0) * (self.gpus_per_node or 0)
+
+    @property
+    def least_gpus(self) -> int:
+        """Number of accelerators that each ordered node has at least; 0 where nothing says it."""
+        if isinstance(self.gpus_per_node, dict):
+            return min(self.gpus_per_node)
+        return self.gpus_per_node or 0
+
+    @property
+    def gpus_text(self) -> str:
+        """How many accelerators: `8 per node`, or `8 on 60 nodes, 4 on 4 nodes`."""
+        if isinstance(self.gpus_per_node, dict):
+            kinds = sorted(self.gpus_per_node.items(), reverse=True)
+            return ", ".join(f"{gpus} on {quantity(nodes, 'nodes')}" for gpus, nodes in kinds)
+        return f"{self.gpus_per_node} per node"
+
+    def match_gpus(self, found: Mapping[str, int]) -> dict[str, int | None]:
+        """Return how many accelerators each node must have, from what was `found` there.
+
+        Of a table of kinds, a node first takes the kind that has as many as it.  Nodes that are no
+        such kind take the kinds that are left, most accelerators first; one too many takes None.
+        """
+        if not isinstance(self.gpus_per_node, dict):
+            return dict.fromkeys(found, self.gpus_per_node)
+        left, matched = Counter(self.gpus_per_node), dict[str, int | None]()
+        for node, gpus in found.items():
+            if left[gpus] > 0:
+                left[gpus] -= 1
+                matched[node] = gpus
+        kinds = iter(sorted(left.elements(), reverse=True))
+        odd = sorted((node for node in found if node not in matched), key=lambda node: -found[node])
+        return matched | {node: next(kinds, None) for node in odd}
 
     def check_placement(self, total: int) -> None:
         """Raise SpecError when components or parallel do not fit `total` accelerators."""

@@ -93,7 +93,11 @@ def control_larger_order(
     """Check that an order of one more node, and of one more GPU on each node, fails."""
     orders = {"nodes": check.NODES, "gpus_per_node": check.GPUS}
     known = {key: getattr(terms, key) for key in orders if getattr(terms, key) is not None}
-    larger = terms.model_copy(update={key: count + 1 for key, count in known.items()})
+    kinds = terms.gpus_per_node if isinstance(terms.gpus_per_node, dict) else {}
+    larger = terms.model_copy(
+        update={key: count + 1 for key, count in known.items() if isinstance(count, int)}
+        | ({"gpus_per_node": {gpus + 1: nodes for gpus, nodes in kinds.items()}} if kinds else {})
+    )
     without = {name for key, name in orders.items() if key not in known}
     unable = "" if known else "the contract orders no number of nodes or GPUs"
     fault = "each number in the order (nodes, GPUs of a node) is raised by one"

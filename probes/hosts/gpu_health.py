@@ -333,14 +333,16 @@ def nvml_count(fact: Mapping[str, Any], expected: bool) -> tuple[int | None, str
 
 
 def nodes_with_fewer_gpus(nodes: Iterable[NodeGpus]) -> list[str]:
-    """List the names of the members with fewer GPUs than most.
+    """List the names of the members with fewer GPUs than most, or than their kind was ordered.
 
     If two counts are equally common, the larger one is taken as right.
     """
-    fewest = {node.name: min(node.known) for node in nodes if node.member}
-    sizes = Counter(fewest.values())
+    members = [(node, min(node.known)) for node in nodes if node.member]
+    if len({node.ordered for node, _ in members}) > 1:  # kinds of nodes were ordered
+        return [node.name for node, count in members if count < (node.ordered or 0)]
+    sizes = Counter(count for _, count in members)
     most = max(sizes, key=lambda size: (sizes[size], size), default=0)
-    return [name for name, count in fewest.items() if count < most]
+    return [node.name for node, count in members if count < most]
 
 
 SHOWN = 4  # boards with one fault in a sentence; the facts that are kept have all of them

@@ -362,8 +362,11 @@ def count_all_gpus(
     """Count each node's GPUs by every source that is compared here."""
     sources = gpu_health.compared_sources(cluster.kind, cluster.emulated, facts)
     by_ray = {node["id"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
-    ordered = terms.gpus_per_node
-    members = [gpu_health.count_gpus(f, by_ray.get(f["node"], 0), ordered, sources) for f in facts]
+    ordered = terms.match_gpus({fact["node"]: by_ray.get(fact["node"], 0) for fact in facts})
+    members = [
+        gpu_health.count_gpus(fact, by_ray.get(id := fact["node"], 0), ordered[id], sources)
+        for fact in facts
+    ]
     # A bystander without GPUs may have no NVML; the GPUs of a bystander are known to NVML alone.
     outside = [] if cluster.kind == "local" else ["NVML"]
     return members + [

@@ -123,9 +123,9 @@ class NewJudge:
             return {**data, "limit": None, "judged": measure.order == "exactly"}
         if measure.order == "at least":
             limit = Limit(low=order, unit=data["unit"], because="ordered")
-        elif measure.order == "exactly":
+        elif measure.order == "exactly" and isinstance(order, int):
             limit = exactly(order, data["unit"], "ordered")
-        else:  # the old order chose the value
+        else:  # the old order chose the value, or what its node must have
             other = key in self.other
             return {**data, "limit": None, "note": self._describe_change(key)} if other else data
         return {**data, "limit": limit.model_dump(mode="json")}

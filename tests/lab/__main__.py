@@ -30,6 +30,7 @@ RAILS = click.option(
     "--rails", default=1, show_default=True, help="Fabrics of each node: fab0, up to fab3."
 )
 LEAVES = click.option("--leaves", default=1, show_default=True, help="Switches behind uplinks.")
+LARGER = click.option("--larger", default=0, help="Nodes with twice as many accelerators.")
 ANYTHING: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
@@ -50,6 +51,7 @@ def main(context: click.Context, name: str) -> None:
 @AUTH
 @RAILS
 @LEAVES
+@LARGER
 @click.pass_obj
 def up(lab: Lab, nodes: int, fabric: str, management: str, **size: Any) -> None:
     """Start the lab; does nothing when it is up."""
@@ -90,6 +92,7 @@ def exec_(lab: Lab, node: str, command: tuple[str, ...]) -> None:
 @AUTH
 @RAILS
 @LEAVES
+@LARGER
 @click.argument("command", nargs=-1, required=True)
 @click.pass_obj
 def run(lab: Lab, command: tuple[str, ...], nodes: int, **size: Any) -> None:

@@ -41,8 +41,8 @@ class LabSize:
     `auth` is "token" for Ray's token authentication, with a new token in `auth_token` of the lab's
     folder.  An `idle_head` has no accelerators.  Without `ray`, nodes are up and Ray is not: a
     test starts it as users do.  Each node has `rails` fabrics, and at least one
-    emulated accelerator for each.  With several `leaves` (switches), nodes reach those of another
-    leaf by its uplink.
+    emulated accelerator for each.  The first `larger` nodes have twice as many accelerators.  With
+    several `leaves` (switches), nodes reach those of another leaf by its uplink.
     """
 
     nodes: int
@@ -53,6 +53,7 @@ class LabSize:
     rails: int = 1
     leaves: int = 1
     ray: bool = True
+    larger: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= 64:
@@ -70,6 +71,7 @@ class LabSize:
         asks += f"; rails: {self.rails}" if self.rails > 1 else ""
         asks += f"; leaves: {self.leaves}" if self.leaves > 1 else ""
         asks += "" if self.ray else "; without Ray"
+        asks += f"; twice as many on the first {self.larger}" if self.larger else ""
         has_nvml = "yes" if self.with_nvml else "no"
         return f"{self.nodes} nodes (GPUs of each: {self.gpus}; NVML: {has_nvml}{asks})"
 
@@ -110,7 +112,7 @@ class Lab:
     def nodes(self) -> list[Node]:
         """All nodes, on or off."""
         size = self.size
-        own = [size.gpus] * size.nodes
+        own = [size.gpus * (1 + (index < size.larger)) for index in range(size.nodes)]
         if size.idle_head:
             own[0] = 0
         return [

@@ -344,3 +344,40 @@ def test_raylets_of_one_host_are_not_compared_by_its_gpus() -> None:
     assert result.verdict is Verdict.PASS
     assert not {m.name for m in result.measurements} & {"machines", "nvml_errors", "duplicate_gpus"}
     assert "machines and NVML are not compared: all raylets share one host" in result.coverage
+
+
+KINDS = {"nodes": 3, "gpus_per_node": {8: 1, 4: 2}}
+
+
+def of_sizes(*sizes: int) -> StandInHosts:
+    """Make nodes with these numbers of GPUs, which all sources agree on."""
+    cluster = StandInHosts(len(sizes))
+    for fact, size in zip(cluster.facts, sizes, strict=True):
+        del fact["gpus"][size:], fact["gpu_health"]["boards"][size:]
+        cluster.by_ray[fact["node"]] = cluster.torch[fact["node"]]["all"] = size
+    return cluster
+
+
+def test_kinds_of_nodes_that_were_ordered_are_no_loss() -> None:
+    assert not_passed(run_hosts(of_sizes(4, 8, 4), **KINDS)) == {}
+    assert "gpus n0" in not_passed(run_hosts(of_sizes(4, 8, 4), **ORDER))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "node"), [((7, 4, 4), "n0"), ((8, 4, 3), "n2"), ((4, 4, 4), "n2")]
+)
+def test_a_node_of_no_ordered_kind_is_named(sizes: tuple[int, ...], node: str) -> None:
+    result = run_hosts(of_sizes(*sizes), **KINDS)
+    failed = not_passed(result)
+    assert {name for name in failed if name.startswith("gpus")} == {f"gpus {node}"}
+    assert failed["nodes_with_fewer_gpus cluster"] == "FAIL"
+    assert ("HOST-GPUS", [node]) in findings(result)
+
+
+def test_more_gpus_than_any_kind_has_are_no_kind() -> None:
+    assert not_passed(run_hosts(of_sizes(8, 8, 4), **KINDS)) == {"gpus n1": "FAIL"}
+
+
+def test_one_node_more_than_was_ordered_has_no_kind() -> None:
+    failed = not_passed(run_hosts(of_sizes(8, 4, 4, 4), **KINDS))
+    assert failed == {"nodes cluster": "FAIL", "gpus n3": "UNPROVEN"}
