@@ -16,10 +16,11 @@ from probes.cluster.cluster import SPARE_PREFIX
 from reports.measurement import Verdict
 from tests.faults.launchers.leftovers import nothing_left
 from tests.faults.test_driver_death import end_driver, once
+from tests.lab.healthy import LARGE_CONTRACT
 from tests.lab.lab import Lab
 from tests.lab.test_lab_faults import only
 from tests.support.paths import REPO
-from tests.support.trial import Trial, acceptance, start
+from tests.support.trial import Trial, acceptance, agreed, lab_of, start
 
 
 @pytest.mark.soak(criterion="suite")
@@ -60,7 +61,7 @@ def test_eight_nodes_in_a_lab_of_their_own() -> None:
     done = subprocess.run(
         [
             *[sys.executable, "-m", "tests.lab", "--name", "eight", "run", "--nodes", "8", "--"],
-            *["pytest", "probes", "--cluster", "auto", "--contract", "lab"],
+            *["pytest", "probes", "--cluster", "auto", "--contract", LARGE_CONTRACT],
         ],
         cwd=REPO,
         capture_output=True,
@@ -70,6 +71,20 @@ def test_eight_nodes_in_a_lab_of_their_own() -> None:
     )
     assert done.returncode == 0, done.stdout[-3000:]
     assert "8 nodes" in done.stdout
+
+
+@pytest.mark.soak(criterion="suite")
+def test_nodes_of_two_kinds_are_accepted_as_ordered_and_not_otherwise() -> None:
+    longer = {"pace_seconds = 0.25\n": "pace_seconds = 0.4\n", "at_least = 560": "at_least = 430"}
+    with lab_of(4, "kinds", larger=2) as lab:
+        for name, kinds in (("ordered", "{ 2 = 2, 1 = 2 }"), ("fewer", "{ 2 = 3, 1 = 1 }")):
+            order = {"gpus_per_node = 1\n": f"nodes = 4\ngpus_per_node = {kinds}\n", **longer}
+            part = "probes" if name == "ordered" else "probes/hosts/test_hosts.py"
+            record, trial = acceptance(lab, name, part, contract=agreed(lab, order), seconds=900)
+            if name == "ordered":
+                assert trial.summary.exit_code == 0, trial.log.read_text()
+        assert record.verdict("HOSTS") is Verdict.FAIL
+        assert len(only(record, "HOST-GPUS").suspects) == 1
 
 
 @pytest.mark.soak(criterion="gang")
