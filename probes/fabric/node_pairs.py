@@ -479,6 +479,10 @@ def judge_inside(inside: InsideSpeeds, measure: Recorder, *, alone: bool = False
     measure(check.WRONG_ELEMENTS, sum(inside.wrong.values()), on="all-reduce inside nodes")
     if not alone:
         judge_against_others(inside, measure)
+        lone = [node for node in inside.busbw if node not in inside.shares()]
+        if lone and inside.shares() and not is_agreed(measure, name):
+            note = f"no other node has as many ranks: agree on [FABRIC.{name}]"
+            measure(f"{name}_against_others", None, on=join_names(lone), note=note)
     slowest, speed = min(inside.busbw.items(), key=lambda item: item[1])
     if alone or is_agreed(measure, name):
         measure(name, speed, on=slowest, samples=len(inside.busbw))

@@ -104,10 +104,27 @@ def unequal() -> InsideSpeeds:
     return InsideSpeeds(busbw, dict.fromkeys(busbw, 0), [], {"n0": 8, "n1": 8, "n2": 2})
 
 
-def test_only_nodes_with_as_many_ranks_are_compared() -> None:
-    measure = judged(unequal())
-    assert told(measure)[AGAINST] == ("n0", Verdict.PASS)
-    assert measure.result("finished", 1.0).findings == []
+AGREED = """[FABRIC.all_reduce_inside_node]
+at_least = {}
+unit = "GB/s"
+because = "agreed"
+"""
+
+
+def test_a_node_that_no_other_is_like_needs_the_agreed_figure() -> None:
+    result = judged(unequal()).result("finished", 1.0)
+    compared = [(one.subject, one.verdict) for one in result.measurements if one.name == AGAINST]
+    assert compared == [("n0", Verdict.PASS), ("n2", Verdict.UNPROVEN)]
+    assert result.findings == []
+
+
+@pytest.mark.parametrize(("agreed", "verdict"), [(45, Verdict.PASS), (60, Verdict.FAIL)])
+def test_the_agreed_figure_judges_a_node_that_no_other_is_like(
+    agreed: int, verdict: Verdict
+) -> None:
+    said = told(judged(unequal(), AGREED.format(agreed)))
+    assert said[AGAINST] == ("n0", Verdict.PASS)
+    assert said["all_reduce_inside_node"] == ("n0", verdict)
 
 
 def test_where_no_two_nodes_have_as_many_nothing_is_proven() -> None:
