@@ -21,9 +21,9 @@ from pydantic import AfterValidator
 from probes.findings import MAX_NAMES, finding, join_names
 from probes.nccl.job import MatchedMessage, Rank
 from probes.nccl.log import Log
-from probes.nccl.patterns import read_kinds, read_phrases
+from probes.nccl.patterns import TEXT, read_kinds, read_phrases, read_table
 from probes.nccl.rows import Reported
-from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
+from probes.toml_tables import ClosedTable
 from reports.record import Finding
 
 FILE = Path(__file__).with_name("remedies.toml")
@@ -63,9 +63,7 @@ class Remedies(ClosedTable):
 @cache
 def read_remedies() -> Remedies:
     """Read the file, once.  Raises TableError."""
-    tables = read_tables(FILE)
-    shared = validate(Remedies, tables, str(FILE)).shared
-    return validate(Remedies, fill_shared(tables, shared), str(FILE))
+    return read_table(Remedies, FILE)
 
 
 def say(name: str, **parts: object) -> str:
@@ -84,8 +82,6 @@ def find_cause(causes: list[ErrorCause], text: str) -> ErrorCause:
 
 
 MAX_LINES = 3  # places shown as evidence
-# Since NCCL 2.22 also a host name.
-PEER = re.compile(r"(?:to|peer|from) \[?([\w.:%\-]{1,255}?)\]?<\d+>")
 
 
 def one_finding(
@@ -160,7 +156,7 @@ def named_peers(log: Log, hits: Iterable[MatchedMessage]) -> list[str]:
 
 def _peer_host(log: Log, text: str) -> str:
     """Find the host of the address that the text names; otherwise return the address or name."""
-    match = PEER.search(text)
+    match = TEXT["peer"].search(text)
     if not match:
         return ""
     for name, host in log.hosts.items():
@@ -173,9 +169,6 @@ def _peer_host(log: Log, text: str) -> str:
 FOLLOW_UPS = ("peer-closed", "proxy-failed")
 SET_LEVEL = " (NCCL_DEBUG=WARN writes it)"  # in the advice of rows.toml
 UNKNOWN = "NCCL reports an error that seatrial does not know"
-LATE = re.compile(r"(?:enqueue|proxy)\.c")  # calls that fail in a job that has started
-FREEING = re.compile(r"(?:src/)?(?:allocator|init)\.cc |include/alloc\.h ")
-RESULT = re.compile(r" -> (\d)")
 MAX_FRAMES = 100  # lines between two frames of one trace, of which other ranks write some
 ENDLESS = "timeout", "work"  # roles of calls that did not end: these show no failed one
 
@@ -192,7 +185,9 @@ def other_errors(log: Log) -> Iterator[Finding]:
     A warning of a rank that is done, in a job without a failed call, is none.  Nor is the failed
     call of a rank that is done, unless it is a collective, or the thread that sends.
     """
-    traces = [m for m in log.hits["trace"] if log.joined(m.rank).stuck or LATE.search(m.detail)]
+    traces = [
+        m for m in log.hits["trace"] if log.joined(m.rank).stuck or TEXT["late"].search(m.detail)
+    ]
     follow_ups = [m for kind in FOLLOW_UPS for m in log.hits[kind]]
     if traces or log.reported("report") or follow_ups:
         for kind, problem in uncertain_kinds().items():
@@ -245,7 +240,7 @@ def _silent_connections(log: Log) -> list[MatchedMessage]:
 def _unexplained(log: Log, traces: list[MatchedMessage]) -> Iterator[Finding]:
     """Report a failed call by its result, and by the innermost frame of its trace."""
     first = [_innermost(log, trace) for trace in traces[:1]]
-    results = [found[1] for one in first if (found := RESULT.search(one.detail))]
+    results = [found[1] for one in first if (found := TEXT["result"].search(one.detail))]
     kind = read_remedies().results.get("".join(results), "unknown result")
     hits = list(dict.fromkeys([*first, *traces]))
     problem = f"a call of NCCL failed ({kind}), and no line says why"
@@ -254,9 +249,9 @@ def _unexplained(log: Log, traces: list[MatchedMessage]) -> Iterator[Finding]:
 
 def _innermost(log: Log, trace: MatchedMessage) -> MatchedMessage:
     """Find the first frame of a trace: the lines of one rank before it that have its result."""
-    result, inner = RESULT.findall(trace.detail)[:1], trace
+    result, inner = TEXT["result"].findall(trace.detail)[:1], trace
     for hit in reversed(log.hits["inner-trace"]):
-        same = hit.rank is trace.rank and RESULT.findall(hit.detail)[:1] == result != []
+        same = hit.rank is trace.rank and TEXT["result"].findall(hit.detail)[:1] == result != []
         if same and _is_near(hit, inner):
             inner = hit
     return inner
@@ -264,7 +259,7 @@ def _innermost(log: Log, trace: MatchedMessage) -> MatchedMessage:
 
 def is_at_end(log: Log, hit: MatchedMessage) -> bool:
     """Return whether a call failed while NCCL freed a communicator, whose next line says so."""
-    return bool(FREEING.match(hit.detail)) and any(
+    return bool(TEXT["freeing"].match(hit.detail)) and any(
         one.rank.writer[:2] == hit.rank.writer[:2] and _is_near(hit, one)
         for one in log.hits["reclaim"]
     )
@@ -372,7 +367,6 @@ ALIKE = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER
 SHARED_OUT = {"ALLGATHER", "_ALLGATHER_BASE", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
 PAIRED = {"SEND", "RECV", "COALESCED", "P2P"}
 SAYS = "timeout", "waiting", "desync"  # advice, by how much a comparison says
-GUID = re.compile(r"GUID ([^\s(]+)")
 
 
 class Call(NamedTuple):
@@ -433,7 +427,7 @@ def _join_unnamed(found: dict[str, GroupLines]) -> dict[str, GroupLines]:
 
 def _name_group(one: Reported) -> str:
     text = one.groups.get("pg", "")
-    guid = GUID.search(text)
+    guid = TEXT["guid"].search(text)
     return f"GUID {guid[1]}" if guid else text
 
 

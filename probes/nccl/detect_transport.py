@@ -5,25 +5,17 @@ On one host no traffic has to leave, so DETECTORS do not apply to a job on a sin
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from probes.findings import MAX_NAMES, join_names
 from probes.nccl.calls import hosts_of, message_findings, name_hosts, one_finding, say
-from probes.nccl.job import RDMA_NETWORKS, Host
+from probes.nccl.job import Host
 from probes.nccl.log import Log
-from probes.nccl.patterns import read_plain_errors
+from probes.nccl.patterns import TEXT, read_plain_errors
 from reports.record import Finding
 
-# `br-` and 12 hex digits is a docker network; `br-ex` may be a node's only external link.
-EMULATED = re.compile(r"(?:rxe|siw)[\d_]")  # the names in guides to `rdma link add`
-TUNNEL = re.compile(r"ip6tnl|tunl|tun\d|sit\d|gre|wg\d|tailscale|vxlan")
-LOCAL_ONLY = re.compile(r"lo$|docker|virbr|cni|veth|br-[0-9a-f]{12}|flannel|cali")
-BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\b|internal net")
-UNIFIED = re.compile(r"\bGB10\b|DGX Spark")
-DEVICE = re.compile(r"[Uu]nable to open device '?([\w.\-]+)")
 FILE_MISSING = "cannot open shared object"
 
 
@@ -34,7 +26,7 @@ def on_tcp(host: Host) -> bool:
 
 def on_rdma(host: Host) -> bool:
     """Return whether the host's edges to other hosts, or else its network, are RDMA."""
-    has_rdma = any(RDMA_NETWORKS.fullmatch(name) for name in host.networks)
+    has_rdma = any(TEXT["rdma"].fullmatch(name) for name in host.networks)
     return "rdma" in host.edges or (has_rdma and "tcp" not in host.edges)
 
 
@@ -132,7 +124,7 @@ def _find_local_only(log: Log, host: Host) -> dict[str, str]:
     """Find the first interface that NCCL chose and that leads to no other host."""
     used = [host.bootstrap] if host.bootstrap and not log.partial else []
     used += host.sockets if on_tcp(host) else []
-    bad = [interface for interface, _ in used if LOCAL_ONLY.match(interface)]
+    bad = [interface for interface, _ in used if TEXT["local_only"].match(interface)]
     return {} if "rdma" in host.edges else dict.fromkeys(bad[:1], "")
 
 
@@ -158,9 +150,9 @@ def slow_path_notes(log: Log) -> list[str]:
         first = host.bootstrap[0] if host.bootstrap else ""
         if len(host.sockets) > 1 and host.sockets[0][0] == "lo" and not log.crosses_hosts:
             found["loopback_first"][name] = "lo"
-        for device in filter(EMULATED.match, (host.devices or [])[:MAX_NAMES]):
+        for device in filter(TEXT["emulated"].match, (host.devices or [])[:MAX_NAMES]):
             found["slow_device"][name] = device
-        if TUNNEL.match(first):
+        if TEXT["tunnel"].match(first):
             found["tunnels"][name] = first
     return [
         f"{join_names(hosts)}: {say(note, names=join_names(dict.fromkeys(hosts.values())))}"
@@ -203,7 +195,9 @@ def rdma_errors(log: Log) -> Iterator[Finding]:
         if kind == "no-device":  # where nothing in the log gives the reason
             hits = [m for m in hits if m.host.name not in explained and not _disabling(m.host)]
             hits = [m for m in hits if "other" not in m.host.edges]
-        devices = dict.fromkeys(found[1] for m in hits if (found := DEVICE.search(m.detail)))
+        devices = dict.fromkeys(
+            found[1] for m in hits if (found := TEXT["opened"].search(m.detail))
+        )
         problem += f" ({join_names(devices)})" if devices else ""
         yield from message_findings(code, problem, hits, quote=kind == "efa")
 
@@ -214,8 +208,10 @@ def plugin_errors(log: Log) -> Iterator[Finding]:
     On most clusters NCCL starts without a plugin. A missing one is an error if a variable asks for
     it, or if another host has it.
     """
-    loaded = {m.host.name for m in log.hits["plugin-loaded"] if not BUILT_IN.search(m.detail)}
-    broken = [m for m in log.hits["plugin-failed"] if not BUILT_IN.search(m.detail)]
+    loaded = {
+        m.host.name for m in log.hits["plugin-loaded"] if not TEXT["built_in"].search(m.detail)
+    }
+    broken = [m for m in log.hits["plugin-failed"] if not TEXT["built_in"].search(m.detail)]
     absent = [*(m for m in broken if FILE_MISSING in m.detail), *log.hits["plugin-absent"]]
     hits = [m for m in broken if FILE_MISSING not in m.detail]
     hits += [m for m in absent if loaded - {m.host.name} or _wants_plugin(m.host)]
@@ -254,7 +250,10 @@ def no_gdr_notes(log: Log) -> list[str]:
     gpus = {gpu for _, gpu in log.others.test_ranks.values()}
     reasons = [
         (say("omni_path"), {one.startswith("hfi1") for one in devices}),
-        (say("unified", gpus=join_names(sorted(gpus))), {bool(UNIFIED.search(g)) for g in gpus}),
+        (
+            say("unified", gpus=join_names(sorted(gpus))),
+            {bool(TEXT["unified"].search(g)) for g in gpus},
+        ),
         (say("old_efa"), {"ibfabric" in name or name == "OFI" for name in names}),
     ]
     staged = [reason for reason, holds in reasons if holds == {True}]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from probes.nccl.lines import MARK, STDIN, UnreadableLog
 from probes.nccl.parser import LINE_PARSERS
-from probes.nccl.patterns import SKIPPED_WORDS, read_hints
+from probes.nccl.patterns import WORDS, read_hints
 
 
 def find_logs(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
@@ -135,4 +135,4 @@ def _is_useful(word: bytes, text: bytes) -> bool:
     if word in (b"WARN", b"version") or word in LINE_PARSERS:
         return True
     hints = text.startswith(b"NCCL_") or any(hint in text for hint in (*read_hints(), b"Init "))
-    return hints and text.split(b" ", 1)[0] not in SKIPPED_WORDS
+    return hints and text.split(b" ", 1)[0] not in WORDS["skipped"]

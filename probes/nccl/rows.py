@@ -6,14 +6,15 @@ import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from probes.nccl.patterns import LINE, WORDS, Regex, read_table
 from probes.nccl.prefixes import Origin, find_place
-from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
+from probes.toml_tables import ClosedTable
 
 FILE = Path(__file__).with_name("rows.toml")
 # Lines of one row that are kept, and of all: about 20 MB. Each rank may write one.
@@ -49,7 +50,7 @@ class LineRow(ClosedTable):
         "quote", "exception", "hint",
     ]  # fmt: skip
     words: Annotated[list[bytes], Field(min_length=1)]
-    pattern: bytes
+    pattern: Regex
     versions: str
     example: str
     code: str = ""
@@ -58,11 +59,6 @@ class LineRow(ClosedTable):
     advice: str = ""
     ends: bool = False
     caught: bool = False
-
-    @cached_property
-    def regex(self) -> re.Pattern[bytes]:
-        """The compiled pattern."""
-        return re.compile(self.pattern)
 
 
 class Rows(ClosedTable):
@@ -104,9 +100,7 @@ class Reported(NamedTuple):
 @cache
 def read_rows() -> list[LineRow]:
     """Read the rows, once.  Raises TableError."""
-    tables = read_tables(FILE)
-    shared = validate(Rows, tables, str(FILE)).shared
-    return validate(Rows, fill_shared(tables, shared), str(FILE)).row
+    return read_table(Rows, FILE).row
 
 
 @cache
@@ -156,7 +150,7 @@ class RowReader:
                     key = start, row.role == "quote"
                     if key in best and best[key][0] < place:
                         continue
-                    match = row.regex.search(window)
+                    match = row.pattern.search(window)
                     if match and match.start() <= end - start:  # otherwise it has its own window
                         best[key] = place, row, window, match
         number, counted = first_line, 0
@@ -201,25 +195,7 @@ def _reported(row: LineRow, line: str, window: bytes, match: re.Match[bytes]) ->
 
 
 MAX_KEPT = 1000  # rows of a table that are kept
-# A row of nccl-tests without further options: size, count, type, redop, root, then time, algbw,
-# busbw and #wrong, once or twice. Our own table has N/A where torch has no value.
-FIGURE = rb" +(?:[\d.e+]{1,24}|nan|inf|N/A)"
-NCCL_TESTS_ROW = re.compile(
-    rb"(?:^|[\s:>\])])\d{1,15} +\d{1,15} +[a-z]\w{2,10} +\w{1,8} +-?\d{1,6}"
-    rb"(?:%b%b%b +(?P<first>[\d.e+]{1,12}|nan|inf|N/A))"
-    rb"(?:%b%b%b +(?P<second>[\d.e+]{1,12}|nan|inf|N/A))?\s*$" % ((FIGURE,) * 6)
-)
-HINTS = (b" sum ", b" none ", b" redop ", b"Out of bounds values")  # a chunk with rows has one
 MIN_ROW_BYTES = len("8 2 float sum -1 1 1 1 0")
-OUT_OF_BOUNDS = re.compile(rb"(?<!\w)Out of bounds values : (\d{1,15}) (?:FAILED|OK)")
-# nccl-tests names each rank, up to 99,999:
-# `#  Rank  0 Group  0 Pid  47853 on  node1 device  0 [0x1a] Tesla`.
-TEST_RANK = re.compile(
-    rb"#\s+Rank\s+(\d{1,5}) (?:Group\s+\d+ )?Pid\s+(\d{1,10}) on\s+(\S{1,253}) device\s+\d+ "
-    rb"\[[^\]\n]{1,32}\] ([^\n]{1,80})"
-)
-TORCH_VERSION = re.compile(rb"NCCL error in: [^\n]{1,400}NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})")
-IB_OFF = re.compile(rb"(?<!\w)NCCL_IB_DISABLE=1\b")  # of a command line
 
 
 class OtherLines(RowReader):
@@ -235,15 +211,19 @@ class OtherLines(RowReader):
 
     def read(self, chunk: bytes, first_line: int) -> None:
         """Read whole lines; `first_line` is the number of the first."""
-        if any(hint in chunk for hint in HINTS):
+        if any(hint in chunk for hint in WORDS["table"]):
             self._find_bad_rows(chunk, first_line)
         super().read(chunk, first_line)
-        if not self.ib_off and b"NCCL_IB_DISABLE=1" in chunk and (match := IB_OFF.search(chunk)):
+        if (
+            not self.ib_off
+            and b"NCCL_IB_DISABLE=1" in chunk
+            and (match := LINE["ib_off"].search(chunk))
+        ):
             self.ib_off = self.place(first_line + chunk.count(b"\n", 0, match.start()))
-        if b"NCCL error in" in chunk and (match := TORCH_VERSION.search(chunk)):
+        if b"NCCL error in" in chunk and (match := LINE["torch_version"].search(chunk)):
             self.version = self.version or match[1].decode()
         if b" Pid " in chunk:
-            for match in TEST_RANK.finditer(chunk):
+            for match in LINE["test_rank"].finditer(chunk):
                 host, gpu = (match[at].decode("utf-8", "replace") for at in (3, 4))
                 first, _ = self.test_ranks.setdefault(int(match[1]), (host, gpu))
                 if first != host:
@@ -254,8 +234,8 @@ class OtherLines(RowReader):
         for number, line in enumerate(io.BytesIO(chunk), first_line):
             if len(line) < MIN_ROW_BYTES:
                 continue
-            row = NCCL_TESTS_ROW.search(line[:512])
-            match = row or OUT_OF_BOUNDS.search(line[:512])
+            row = LINE["test_row"].search(line[:512])
+            match = row or LINE["test_sum"].search(line[:512])
             if not match:
                 continue
             self.count += 1
