@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from probes.nccl.patterns import LINE, WORDS, read_form_table
-from probes.nccl.prefixes import ANSI, MAX_BYTES, Origin, find_place, join_wrapped, strip_times
-from probes.nccl.rows import OtherLines, RowReader
+from probes.nccl.prefixes import MAX_BYTES, Origin, find_place, join_wrapped, strip_times
+from probes.nccl.rows import RowReader
 
 CHUNK = 4 << 20  # bytes read at once: many lines, and little memory
 MAX_TOTAL = 4 << 30  # bytes of all files, unpacked: 8192 ranks with 0.5 MiB each
@@ -64,7 +64,7 @@ class LogLines:
     the file. `others` takes the lines that are not NCCL's.
     """
 
-    def __init__(self, path: Path, others: OtherLines, max_bytes: int = MAX_TOTAL) -> None:
+    def __init__(self, path: Path, others: RowReader, max_bytes: int = MAX_TOTAL) -> None:
         self.path, self.others = path, others
         self.name = "stdin" if path == STDIN else path.name
         self.max_bytes = max_bytes
@@ -140,7 +140,7 @@ class LogLines:
                 pending = self._keep_end(tail)
             self.truncated = bool(pending)
             # An error in a line that is cut off is one; a figure may be another.
-            RowReader.read(self.others, pending, self.line_number)
+            self.others.read(pending, self.line_number)
             if b"NCCL WARN " in pending:
                 yield pending + b"\n"
         except (OSError, EOFError, zlib.error) as error:
@@ -197,7 +197,7 @@ class LogLines:
                 self.seen[self._writer_of(chunk[start:mark])] = self.count
             mark = chunk.find(MARK, end)
         if own < chunk.count(b"\n"):  # others wrote too: each ends what it writes with a newline
-            self.others.read(chunk, first_line)
+            self.others.read_all(chunk, first_line)
 
     def clean(self, text: bytes) -> bytes:
         """Strip colours from the text, and what Ray's driver or a JSON collector adds."""
@@ -236,7 +236,7 @@ class LogLines:
         """Return the writer of a line with this prefix; cached, as a log has few prefixes."""
         if (cached := self._writers.get(prefix)) is not None:
             return cached
-        text = LINE["glued_time"].sub(b" ", ANSI.sub(b"", prefix[-MAX_BYTES:]))
+        text = LINE["glued_time"].sub(b" ", LINE["colour"].sub(b"", prefix[-MAX_BYTES:]))
         match = LINE["prefix"].search(text)
         if match and (match["host"] or b"").isdigit():  # `10:00:00` is no host
             match = LINE["prefix"].search(strip_times(prefix))

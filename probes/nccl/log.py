@@ -14,7 +14,7 @@ from probes.nccl import job
 from probes.nccl.job import STAGES, Communicator, Host, MatchedMessage, Process, Rank
 from probes.nccl.lines import NO_WRITER, LogLines, LogWriter, to_text
 from probes.nccl.patterns import find_kinds
-from probes.nccl.rows import MAX_KEPT, OtherLines, Reported
+from probes.nccl.rows import MAX_KEPT, Reported, RowReader
 
 MAX_GLUED = 20  # letters of another text before the name of a host
 # Bytes: 100,000 ranks on 12,500 hosts, with two communicators and 12 edges each.
@@ -30,7 +30,7 @@ class Log:
         self.free_bytes = BUDGET  # for what is remembered
         self.full = False  # something is left out that exceeds them
         self.files: list[LogLines] = []  # in the order of reading
-        self.others = OtherLines()  # what other programs write
+        self.others = RowReader()  # what other programs write
         self.ranks: dict[LogWriter, Rank] = {}
         self.unnamed: set[int] = set()  # numbers of ranks, of lines without a host
         self.hosts: dict[str, Host] = {}

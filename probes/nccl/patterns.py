@@ -13,20 +13,21 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from probes.toml_tables import (
-    ClosedTable,
-    LazyTable,
-    TableError,
-    fill_shared,
-    read_tables,
-    validate,
-)
+from probes import toml_tables
+from probes.toml_tables import ClosedTable, LazyTable, TableError
 from reports.groups import group_pairs
 
 FILE = Path(__file__).with_name("phrases.toml")
 LINES = Path(__file__).with_name("lines.toml")
 Model = TypeVar("Model", bound=BaseModel)
-Regex = Annotated[re.Pattern[bytes], BeforeValidator(lambda text: re.compile(text.encode()))]
+
+
+def _compile_bytes(text: str | list[str]) -> re.Pattern[bytes]:
+    """Compile a regular expression; a list has its alternatives."""
+    return re.compile((text if isinstance(text, str) else "|".join(text)).encode())
+
+
+Regex = Annotated[re.Pattern[bytes], BeforeValidator(_compile_bytes)]
 
 
 def read_table(model: type[Model], file: Path) -> Model:
@@ -34,9 +35,10 @@ def read_table(model: type[Model], file: Path) -> Model:
 
     `{name}` stands for the shared text of this name.
     """
-    tables = read_tables(file)
-    validate(model, tables, str(file))
-    return validate(model, fill_shared(tables, tables.get("shared", {})), str(file))
+    tables = toml_tables.read_tables(file)
+    toml_tables.validate(model, tables, str(file))
+    filled = toml_tables.fill_shared(tables, tables.get("shared", {}))
+    return toml_tables.validate(model, filled, str(file))
 
 
 class NoiseForm(ClosedTable):

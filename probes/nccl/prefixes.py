@@ -14,11 +14,11 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from probes.toml_tables import ClosedTable, read_tables, validate
+from probes.nccl.patterns import LINE, read_table
+from probes.toml_tables import ClosedTable
 
 FILE = Path(__file__).with_name("prefixes.toml")
 MAX_BYTES = 2048  # of a prefix that are examined
-ANSI = re.compile(rb"\x1b\[[0-9;]{0,16}[A-Za-z]")
 
 
 class Origin(NamedTuple):
@@ -58,27 +58,15 @@ class PlaceForm(ClosedTable):
 
 
 class LineForms(ClosedTable):
-    """The file: of two forms that name one part of an Origin, the later one counts.
+    """The file: of two forms that name one part of an Origin, the later one counts."""
 
-    `time` are points in time, `begin` is how a line of its own begins, and `complete` how a text of
-    NCCL ends that has nothing after it.
-    """
-
-    time: list[str]
-    begin: list[str]
-    complete: list[str]
     form: Annotated[list[PlaceForm], Field(min_length=1)]
 
 
 @cache
 def read_forms() -> LineForms:
     """Read the file, once.  Raises TableError."""
-    return validate(LineForms, read_tables(FILE), str(FILE))
-
-
-@cache
-def _compiled(name: str) -> re.Pattern[bytes]:
-    return re.compile(f"(?:{'|'.join(getattr(read_forms(), name))})".encode())
+    return read_table(LineForms, FILE)
 
 
 def find_place(prefix: bytes) -> Origin:
@@ -94,7 +82,7 @@ def find_place(prefix: bytes) -> Origin:
 
 def strip_times(prefix: bytes) -> bytes:
     """Leave colours and points in time out of a prefix."""
-    return _compiled("time").sub(b" ", ANSI.sub(b"", prefix[-MAX_BYTES:]))
+    return LINE["time"].sub(b" ", LINE["colour"].sub(b"", prefix[-MAX_BYTES:]))
 
 
 # Columns where a terminal breaks a line, within a word.  A mail breaks it at a blank before.
@@ -123,7 +111,8 @@ def join_wrapped(chunk: bytes) -> bytes:
     hard = width in TERMINALS and sum(size >= width - 1 for size in cuts) >= MOST * len(cuts)
     joined, pieces, piece = [b""], 0, b""  # the first is no line
     for line in lines:
-        cut = len(piece) >= width - 1 if hard else _is_mailed(joined[-1], line)
+        mailed = line[:1] not in (b" ", b"\t") and not LINE["complete"].search(joined[-1][-END:])
+        cut = len(piece) >= width - 1 if hard else mailed
         known = pieces < MAX_PIECES and any(word in joined[-1] for word in HEADS)
         if known and cut and _goes_on(piece, line, width):
             more = line.lstrip(b"> ") if piece.startswith(b">") else line
@@ -140,8 +129,4 @@ def _goes_on(piece: bytes, line: bytes, width: int) -> bool:
     """Return whether a line may be the rest of the one before it: its first word had no room."""
     word = line.lstrip(b"> ").split(None, 1)[:1]
     fits = not word or len(piece) + 1 + len(word[0]) <= width
-    return not (fits or OWN.search(line) or _compiled("begin").match(line) or RULE.search(piece))
-
-
-def _is_mailed(before: bytes, line: bytes) -> bool:
-    return not (line.startswith((b" ", b"\t")) or _compiled("complete").search(before[-END:]))
+    return not (fits or OWN.search(line) or LINE["begin"].match(line) or RULE.search(piece))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ FILE = Path(__file__).with_name("rows.toml")
 MAX_OF_A_ROW, MAX_REPORTS = 16_000, 20_000
 # Bytes of a line before a row's word, and after it, also over some lines: a trace, a dump.
 BEFORE, AFTER = 400, 1500
+MAX_KEPT = 1000  # rows of a table that are kept
 MAX_QUOTED = 300  # bytes of a text that is quoted
 
 
@@ -113,7 +113,10 @@ def _rows_by_word() -> Mapping[bytes, list[tuple[int, LineRow]]]:
 
 
 class RowReader:
-    """The rows found in files, each line once, at most MAX_OF_A_ROW of a row."""
+    """Lines of all files that are not NCCL's own, but tell of it, with their places.
+
+    Of the rows each line counts once, at most MAX_OF_A_ROW of a row.
+    """
 
     def __init__(self) -> None:
         self.file = ""  # name of the one that is read now
@@ -122,6 +125,11 @@ class RowReader:
         self._counts: Counter[int] = Counter()
         # By file and role, the first and the last: what only counts where nothing of NCCL is found.
         self.asides: dict[tuple[str, str], list[Reported]] = {}
+        self.bad_rows: list[tuple[str, int]] = []  # nccl-tests: (place, wrong elements; -1: nan)
+        self.ib_off = ""  # place of a command that sets NCCL_IB_DISABLE=1
+        self.version = ""  # the first of NCCL that a line gives, also one of NCCL's own
+        self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
+        self.listed_twice: tuple[int, str, str] | None = None  # nccl-tests: rank, and its two hosts
 
     def place(self, number: int) -> str:
         """Return `file:line`."""
@@ -166,6 +174,37 @@ class RowReader:
             if self._counts[place] <= MAX_OF_A_ROW and len(self.found) < MAX_REPORTS:
                 self.found.append(_reported(row, self.place(number), window, match))
 
+    def read_all(self, chunk: bytes, first_line: int) -> None:
+        """Read rows, and what else tells of NCCL, in whole lines; `first_line` is the number of the first."""
+        if any(hint in chunk for hint in WORDS["table"]):
+            self._find_bad_rows(chunk, first_line)
+        self.read(chunk, first_line)
+        if (
+            not self.ib_off
+            and b"NCCL_IB_DISABLE=1" in chunk
+            and (match := LINE["ib_off"].search(chunk))
+        ):
+            self.ib_off = self.place(first_line + chunk.count(b"\n", 0, match.start()))
+        if b"NCCL error in" in chunk and (match := LINE["torch_version"].search(chunk)):
+            self.version = self.version or match[1].decode()
+        if b" Pid " in chunk:
+            for match in LINE["test_rank"].finditer(chunk):
+                host, gpu = (match[at].decode("utf-8", "replace") for at in (3, 4))
+                first, _ = self.test_ranks.setdefault(int(match[1]), (host, gpu))
+                if first != host:
+                    self.listed_twice = self.listed_twice or (int(match[1]), first, host)
+
+    def _find_bad_rows(self, chunk: bytes, first_line: int) -> None:
+        """Find rows of nccl-tests with wrong elements."""
+        for match in LINE["test_row"].finditer(chunk):
+            self.count += 1
+            counts = [_wrong_count(figure) for figure in match.groups() if figure]
+            # The line below the rows is their sum, so it counts only without them.
+            kept = not (match["sum"] and self.bad_rows) and len(self.bad_rows) < MAX_KEPT
+            if any(counts) and kept:
+                number = first_line + chunk.count(b"\n", 0, match.end())
+                self.bad_rows.append((self.place(number), max(counts, key=abs)))
+
 
 def _windows(chunk: bytes, word: bytes) -> Iterator[tuple[int, int, bytes]]:
     """Yield begin and end of each line with the word, and the text around it."""
@@ -192,57 +231,6 @@ def _reported(row: LineRow, line: str, window: bytes, match: re.Match[bytes]) ->
     at = match.start("text") if inner else match.start()
     place = find_place(window[:at].rpartition(b"\n")[2])
     return Reported(row, line, text.strip(), groups, place)
-
-
-MAX_KEPT = 1000  # rows of a table that are kept
-MIN_ROW_BYTES = len("8 2 float sum -1 1 1 1 0")
-
-
-class OtherLines(RowReader):
-    """Lines of all files that are not NCCL's own, but tell of it, with their places."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bad_rows: list[tuple[str, int]] = []  # nccl-tests: (place, wrong elements; -1: nan)
-        self.ib_off = ""  # place of a command that sets NCCL_IB_DISABLE=1
-        self.version = ""  # the first of NCCL that a line gives, also one of NCCL's own
-        self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
-        self.listed_twice: tuple[int, str, str] | None = None  # nccl-tests: rank, and its two hosts
-
-    def read(self, chunk: bytes, first_line: int) -> None:
-        """Read whole lines; `first_line` is the number of the first."""
-        if any(hint in chunk for hint in WORDS["table"]):
-            self._find_bad_rows(chunk, first_line)
-        super().read(chunk, first_line)
-        if (
-            not self.ib_off
-            and b"NCCL_IB_DISABLE=1" in chunk
-            and (match := LINE["ib_off"].search(chunk))
-        ):
-            self.ib_off = self.place(first_line + chunk.count(b"\n", 0, match.start()))
-        if b"NCCL error in" in chunk and (match := LINE["torch_version"].search(chunk)):
-            self.version = self.version or match[1].decode()
-        if b" Pid " in chunk:
-            for match in LINE["test_rank"].finditer(chunk):
-                host, gpu = (match[at].decode("utf-8", "replace") for at in (3, 4))
-                first, _ = self.test_ranks.setdefault(int(match[1]), (host, gpu))
-                if first != host:
-                    self.listed_twice = self.listed_twice or (int(match[1]), first, host)
-
-    def _find_bad_rows(self, chunk: bytes, first_line: int) -> None:
-        """Find rows of nccl-tests with wrong elements."""
-        for number, line in enumerate(io.BytesIO(chunk), first_line):
-            if len(line) < MIN_ROW_BYTES:
-                continue
-            row = LINE["test_row"].search(line[:512])
-            match = row or LINE["test_sum"].search(line[:512])
-            if not match:
-                continue
-            self.count += 1
-            counts = [_wrong_count(figure) for figure in match.groups() if figure]
-            # The line below the rows is their sum, so it counts only without them.
-            if any(counts) and (row or not self.bad_rows) and len(self.bad_rows) < MAX_KEPT:
-                self.bad_rows.append((self.place(number), max(counts, key=abs)))
 
 
 def _wrong_count(figure: bytes) -> int:
