@@ -81,20 +81,16 @@ def find_cause(causes: list[ErrorCause], text: str) -> ErrorCause:
     return next(cause for cause in causes if cause.pattern.search(text))
 
 
+Names = Iterable[str]
 MAX_LINES = 3  # places shown as evidence
 
 
 def one_finding(
-    code: str,
-    message: str,
-    suspects: Iterable[str] = (),
-    lines: Iterable[str] = (),
-    remedy: str = "",
-    names: Mapping[str, object] | None = None,
+    code: str, text: str, suspects: Names = (), lines: Names = (), remedy: str = "", **names: str
 ) -> Finding:
-    """Make a finding with the first suspects and the first places."""
+    """Make a finding with the first suspects and places; `names` are those of placeholders."""
     first, places = [*suspects][:MAX_NAMES], [*lines][:MAX_LINES]
-    return finding(code, message, first, evidence=places, remedy=remedy, names=names)
+    return finding(code, text, first, evidence=places, remedy=remedy, names=names)
 
 
 def name_hosts(hosts: Iterable[str], problem: str) -> str:
@@ -209,16 +205,14 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> Iterator[Finding]:
     if any(hit.rank.writer[:2] in failed and _is_own_host(log, hit) for hit in hits):
         hits = log.hits["proxy-failed"]  # the peer may be a thread of the process itself
     peers, hosts = named_peers(log, hits), hosts_of(hits)
-    where = f"at {join_names(peers)}" if peers else "earlier, on this host or at another rank"
-    what = f"a thread of NCCL failed: the error began {where}"
+    texts = ("thread_failed", "thread_failed_at")
     if hits[0] in log.hits["peer-closed"]:
-        connection = f"the connection to {join_names(peers) or 'another rank'} broke"
-        what = f"{connection}: the error began at this peer, or in the network"
+        texts = ("peer_broke", "peer_broke_at")
+    what = say(texts[bool(peers)], peers=join_names(peers))
     message = name_hits(hits, f"{what} ({hits[0].detail})")
     for one in log.reported("report", *ENDLESS)[:1]:
         message += f"; the job reports: {one.text}"
-    remedy = say("follow_up")
-    yield one_finding("NCCL-ERROR", message, peers or hosts, places_of(hits), remedy)
+    yield one_finding("NCCL-ERROR", message, peers or hosts, places_of(hits), say("follow_up"))
 
 
 def _is_own_host(log: Log, hit: MatchedMessage) -> bool:

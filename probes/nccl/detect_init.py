@@ -79,8 +79,8 @@ def bootstrap_errors(log: Log) -> Iterator[Finding]:
     if families := two_families(log):
         problem, remedy = f"{problem}; {families[0]}", say("family")
     message, suspects = calls.name_hits(hits, problem), peers[:MAX_NAMES] or hosts
-    names = {"peer": hosts[0] if peers and hosts else ""}
-    yield one_finding("INIT-BOOTSTRAP", message, suspects, places_of(hits), remedy, names)
+    peer = hosts[0] if peers and hosts else ""
+    yield one_finding("INIT-BOOTSTRAP", message, suspects, places_of(hits), remedy, peer=peer)
 
 
 def nvls_errors(log: Log) -> Iterator[Finding]:
@@ -243,7 +243,7 @@ def missing_ranks(log: Log) -> Iterator[Finding]:
         ranks = number_ranks(absent)
         message = say("missing", ranks=ranks, size=size, joined=len(world), stage=stage)
         suspects = (f"rank {number}" for number in absent)
-        yield one_finding("INIT-MISSING-RANK", message, suspects, names={"rank": absent[0]})
+        yield one_finding("INIT-MISSING-RANK", message, suspects, rank=str(absent[0]))
 
 
 def _has_gathered(rank: Rank) -> bool:

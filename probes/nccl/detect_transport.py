@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from functools import partial
 
 from probes.findings import MAX_NAMES, join_names
 from probes.nccl.calls import hosts_of, message_findings, name_hosts, one_finding, say
@@ -67,40 +67,32 @@ def hosts_on_tcp(log: Log) -> Iterator[Finding]:
         use = "connection between hosts uses" if count == 1 else "connections between hosts use"
         message = f"{count} {use} TCP sockets{suffix}, not RDMA"
         lines = [host.edges["tcp"] for host in hosts.values()]
-        names = {"interface": "".join(interfaces[:1])}
-        yield one_finding("FAB-TCP", message, filter(None, hosts), lines, names=names)
+        first = "".join(interfaces[:1])
+        yield one_finding("FAB-TCP", message, filter(None, hosts), lines, interface=first)
 
 
-class HostFault(NamedTuple):
-    """Fault of hosts by themselves: `find` maps what is wrong with a host to a line, if any.
+def host_faults(
+    code: str, find: Callable[[Log, Host], Mapping[str, str]], kind: str, log: Log
+) -> Iterator[Finding]:
+    """Find hosts with a fault of their own: `find` maps what is wrong with a host to a line, if any.
 
     The first thing that is wrong is the placeholder `kind` of the finding's steps.
     """
-
-    code: str
-    find: Callable[[Log, Host], Mapping[str, str]]
-    problem: str
-    kind: str
-
-    def detect(self, log: Log) -> Iterator[Finding]:
-        """Find the hosts with this fault."""
-        found = {name: wrong for name, host in log.hosts.items() if (wrong := self.find(log, host))}
-        if found:
-            things = list(dict.fromkeys(thing for wrong in found.values() for thing in wrong))
-            hosts = list(filter(None, found))
-            message = name_hosts(hosts, self.problem.format(join_names(things)))
-            lines = [line for wrong in found.values() for line in wrong.values() if line]
-            names = {self.kind: things[0].partition("=")[0]}
-            yield one_finding(self.code, message, hosts, lines, names=names)
+    found = {name: wrong for name, host in log.hosts.items() if (wrong := find(log, host))}
+    if found:
+        things = list(dict.fromkeys(thing for wrong in found.values() for thing in wrong))
+        hosts = list(filter(None, found))
+        message = name_hosts(hosts, say(code, things=join_names(things)))
+        lines = [line for wrong in found.values() for line in wrong.values() if line]
+        yield one_finding(code, message, hosts, lines, **{kind: things[0].partition("=")[0]})
 
 
 def _disabling(host: Host) -> dict[str, str]:
     """Map the settings of a host that turn RDMA off to their places."""
-    return {
-        f"{variable}={value}": line
-        for variable, (value, line) in host.environment.items()
-        if disables_rdma(variable, value, host)
-    }
+    off = TEXT["turns_off_without_device" if host.devices == [] else "turns_off"]
+    given = host.environment.items()
+    settings = {f"{variable}={value}": line for variable, (value, line) in given}
+    return {setting: line for setting, line in settings.items() if off.fullmatch(setting)}
 
 
 def _find_disabling(log: Log, host: Host) -> dict[str, str]:
@@ -160,26 +152,10 @@ def slow_path_notes(log: Log) -> list[str]:
     ]
 
 
-def disables_rdma(variable: str, value: str, host: Host) -> bool:
-    """Return whether this setting keeps NCCL from RDMA.
-
-    NCCL_IB_HCA does if it leaves no device. NCCL_NET_PLUGIN=none does if there is no other device:
-    then only a plugin could reach EFA or FasTrak.
-    """
-    return {
-        "NCCL_IB_DISABLE": value not in ("", "0"),
-        "NCCL_IBEXT_DISABLE": value not in ("", "0"),
-        "NCCL_NET": value.lower() == "socket",
-        "NCCL_IB_HCA": host.devices == [],
-        "NCCL_NET_PLUGIN": value.lower() == "none" and host.devices == [],
-    }.get(variable, False)
-
-
 def rdma_errors(log: Log) -> Iterator[Finding]:
     """Find RDMA errors whose own text names the cause, and hosts without any device."""
     faults = {
         **read_plain_errors(network=True),
-        "efa": ("FAB-NO-EFA", "libfabric offers no EFA device"),
         "no-device": ("FAB-NO-DEVICE", "NCCL sees no RDMA device"),
     }
     explained = {m.host.name for kind in faults if kind != "no-device" for m in log.hits[kind]}
@@ -310,14 +286,10 @@ def _first_line(host: Host) -> str:
     return next(iter([*host.edges.values(), *host.networks.values()]), "")
 
 
-# NCCL puts lines of its conf files into the environment and logs both alike (param.cc).
-SOURCE = "set in the environment or in an nccl.conf: NCCL's log does not show where"
-LINKS, IPOIB = "rings use links of two kinds: {}", "NCCL uses TCP over InfiniBand ({}), not RDMA"
-TURNS_OFF, LOCAL = f"{{}} turns RDMA off ({SOURCE})", "NCCL chose {}, which leads to no other host"
 DETECTORS = (
-    hosts_on_tcp, HostFault("FAB-ENV-DISABLED", _find_disabling, TURNS_OFF, "variable").detect,
-    rdma_errors, HostFault("FAB-LINK-TYPES", _find_two_links, LINKS, "").detect,
-    HostFault("FAB-IPOIB", _find_ipoib, IPOIB, "interface").detect,
-    HostFault("FAB-LOOPBACK", _find_local_only, LOCAL, "interface").detect, plugin_errors, no_gdr,
-    partial_rails, unknown_network,
+    hosts_on_tcp, partial(host_faults, "FAB-ENV-DISABLED", _find_disabling, "variable"),
+    rdma_errors, partial(host_faults, "FAB-LINK-TYPES", _find_two_links, ""),
+    partial(host_faults, "FAB-IPOIB", _find_ipoib, "interface"),
+    partial(host_faults, "FAB-LOOPBACK", _find_local_only, "interface"),
+    plugin_errors, no_gdr, partial_rails, unknown_network,
 )  # fmt: skip

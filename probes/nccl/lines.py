@@ -173,15 +173,15 @@ class LogLines:
         first_line, own = self._line_count, 0  # lines that hold a line of NCCL and nothing else
         mark = chunk.find(MARK)
         while mark >= 0:
-            end = chunk.find(b"\n", mark)
+            end, start = (
+                chunk.find(b"\n", mark),
+                chunk.rfind(b"\n", max(0, mark - MAX_LINE), mark) + 1,
+            )
+            self._position = mark
             if chunk.find(MARK, mark + 5, end) >= 0:
-                self._position = mark
-                start = chunk.rfind(b"\n", max(0, mark - MAX_LINE), mark) + 1
                 self.overlong |= chunk.find(MARK, start + MAX_LINE, end) >= 0
                 yield from self._split_shared(chunk[start:end][:MAX_LINE])
             elif chunk[mark + 10 : chunk.find(b" ", mark + 10)] not in skipped:
-                self._position = mark
-                start = chunk.rfind(b"\n", max(0, mark - MAX_LINE), mark) + 1
                 prefix = chunk[start:mark]
                 kind, _, text = chunk[mark + 5 : end].partition(b" ")
                 if kind in LINE_KINDS:
@@ -193,7 +193,6 @@ class LogLines:
             elif self.skipped < MAX_SKIPPED:
                 self.skipped += 1
                 self.count += 1
-                start = chunk.rfind(b"\n", max(0, mark - MAX_LINE), mark) + 1
                 self.seen[self._writer_of(chunk[start:mark])] = self.count
             mark = chunk.find(MARK, end)
         if own < chunk.count(b"\n"):  # others wrote too: each ends what it writes with a newline

@@ -175,7 +175,7 @@ class RowReader:
                 self.found.append(_reported(row, self.place(number), window, match))
 
     def read_all(self, chunk: bytes, first_line: int) -> None:
-        """Read rows, and what else tells of NCCL, in whole lines; `first_line` is the number of the first."""
+        """Read rows, and what else tells of NCCL; `first_line` is the number of the first line."""
         if any(hint in chunk for hint in WORDS["table"]):
             self._find_bad_rows(chunk, first_line)
         self.read(chunk, first_line)
