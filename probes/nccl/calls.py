@@ -211,7 +211,7 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> Iterator[Finding]:
     what = say(texts[bool(peers)], peers=join_names(peers))
     message = name_hits(hits, f"{what} ({hits[0].detail})")
     for one in log.reported("report", *ENDLESS)[:1]:
-        message += f"; the job reports: {one.text}"
+        message += f"; the job reports: {one.detail}"
     yield one_finding("NCCL-ERROR", message, peers or hosts, places_of(hits), say("follow_up"))
 
 
@@ -303,8 +303,8 @@ def _texts_with_ranks(reports: Iterable[Reported]) -> list[str]:
     ranks: dict[str, set[int]] = defaultdict(set)
     others: dict[str, str] = {}  # where no rank is named: the first process that wrote the text
     for one in reports:
-        ranks[one.text] |= {int(one.rank)} if one.rank and one.row.role != "work" else set()
-        others.setdefault(one.text, "" if one.rank else one.where)
+        ranks[one.detail] |= {int(one.rank)} if one.rank and one.row.role != "work" else set()
+        others.setdefault(one.detail, "" if one.rank else one.where)
     names = {
         text: number_ranks(sorted(own)) if own else others[text] for text, own in ranks.items()
     }
@@ -330,7 +330,7 @@ def reported_causes(log: Log, ends: bool = False) -> Iterator[Finding]:
         alike = [one for one in found if one.row is first.row]
         ranks = dict.fromkeys(one.where for one in alike if one.where)
         places = dict.fromkeys(node for one in alike if (node := one.groups.get("node")))
-        message = name_hosts(ranks, f"{first.sentence} ({first.text})")
+        message = name_hosts(ranks, f"{first.sentence} ({first.detail})")
         yield _row_finding(alike, message, ranks or places)
 
 
@@ -340,7 +340,7 @@ def reported_follow_ups(log: Log) -> Iterator[Finding]:
     for first in found[:1]:
         alike = [one for one in found if one.row is first.row]
         peers = dict.fromkeys(peer for one in alike if (peer := one.groups.get("peer")))
-        yield _row_finding(alike, f"{first.sentence} ({first.text})", peers)
+        yield _row_finding(alike, f"{first.sentence} ({first.detail})", peers)
 
 
 def _row_finding(alike: list[Reported], message: str, suspects: Iterable[str]) -> Finding:

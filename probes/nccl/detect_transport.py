@@ -74,9 +74,10 @@ def hosts_on_tcp(log: Log) -> Iterator[Finding]:
 def host_faults(
     code: str, find: Callable[[Log, Host], Mapping[str, str]], kind: str, log: Log
 ) -> Iterator[Finding]:
-    """Find hosts with a fault of their own: `find` maps what is wrong with a host to a line, if any.
+    """Find hosts with a fault of their own.
 
-    The first thing that is wrong is the placeholder `kind` of the finding's steps.
+    `find` maps what is wrong with a host to a line, if any. The first thing that is wrong is the
+    placeholder `kind` of the finding's steps.
     """
     found = {name: wrong for name, host in log.hosts.items() if (wrong := find(log, host))}
     if found:

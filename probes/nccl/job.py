@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from probes.nccl.lines import LogWriter
 from probes.nccl.patterns import LINE, TEXT
-from probes.nccl.prefixes import NOWHERE, Origin
+from probes.nccl.rows import NOWHERE, Origin
 from reports.groups import group_pairs
 
 EDGE_KINDS = ("rdma", "tcp", "intra", "other")

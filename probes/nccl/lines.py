@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from probes.nccl.patterns import LINE, WORDS, read_form_table
-from probes.nccl.prefixes import MAX_BYTES, Origin, find_place, join_wrapped, strip_times
-from probes.nccl.rows import RowReader
+from probes.nccl.rows import MAX_BYTES, Origin, RowReader, find_place, join_wrapped, strip_times
 
 CHUNK = 4 << 20  # bytes read at once: many lines, and little memory
 MAX_TOTAL = 4 << 30  # bytes of all files, unpacked: 8192 ranks with 0.5 MiB each
@@ -173,10 +172,8 @@ class LogLines:
         first_line, own = self._line_count, 0  # lines that hold a line of NCCL and nothing else
         mark = chunk.find(MARK)
         while mark >= 0:
-            end, start = (
-                chunk.find(b"\n", mark),
-                chunk.rfind(b"\n", max(0, mark - MAX_LINE), mark) + 1,
-            )
+            end = chunk.find(b"\n", mark)
+            start = chunk.rfind(b"\n", max(0, mark - MAX_LINE), mark) + 1
             self._position = mark
             if chunk.find(MARK, mark + 5, end) >= 0:
                 self.overlong |= chunk.find(MARK, start + MAX_LINE, end) >= 0

@@ -59,7 +59,7 @@ class Log:
             hits = self.hits[one.row.kind]
             hits.append(MatchedMessage(rank, one.sentence, one.line, True, one.place))
         for one in self.reported("quote"):
-            text = self.files[0].clean(one.text.encode())
+            text = self.files[0].clean(one.detail.encode())
             for kind in find_kinds(text) or ["last-error"]:
                 detail = f"{to_text(text[:300])}{one.sentence}"
                 self.hits[kind].append(MatchedMessage(NO_RANK, detail, one.line, True, one.place))

@@ -44,27 +44,20 @@ def _mode_of(path: Path) -> int:
 
 def _walk(root: Path, skipped: list[str]) -> Iterator[Path]:
     """Yield the regular files below a folder; report in `skipped` why anything else is not read."""
-    folders = [root]
-    while folders:
-        folder = folders.pop()
-        try:
-            entries = list(os.scandir(folder))
-        except OSError as error:
-            skipped.append(f"{folder} cannot be read: {error.strerror}")
-            continue
-        for entry in entries:
-            path = Path(entry.path)
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(path)
-            elif entry.is_file(follow_symlinks=False):
+
+    def report(error: OSError) -> None:
+        skipped.append(f"{error.filename} cannot be read: {error.strerror}")
+
+    for folder, folders, files in os.walk(root, onerror=report):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            if path.is_symlink():
+                if not _leads_into(path, root):  # its target is read in its own place
+                    outside = f"it is a link to a file outside {root}, or to no file"
+                    skipped.append(f"{path} was not read: {outside}. Give the file itself")
+            elif path.is_file():
                 yield path
-            elif not entry.is_symlink():
+            elif not path.is_dir():
                 skipped.append(f"{path} was not read: in a folder, only regular files are read")
-            elif not _leads_into(path, root):  # its target is read in its own place
-                skipped.append(
-                    f"{path} was not read: it is a link to a file outside {root}, or to no file. "
-                    "Give the file itself"
-                )
 
 
 def _leads_into(link: Path, root: Path) -> bool:

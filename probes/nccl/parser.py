@@ -47,7 +47,6 @@ class LogParser:
     def __init__(self) -> None:
         self.log = Log()
         self._lines, self._free_bytes = LogLines(Path(), self.log.others), MAX_TOTAL
-        self._known_edges: set[tuple[int, bytes]] = set()
 
     def add_file(self, path: Path) -> None:
         """Add one file. One without NCCL's lines raises nothing: it is listed in `unread_files`."""
@@ -120,11 +119,8 @@ class LogParser:
             rank.connecting = reconnect and self.log.connects_at_runtime(rank)
         elif rank.initialised:  # send and receive, or shared memory: no `Connected` line
             rank.connected = True
-        if (id(rank), key) in self._known_edges or len(key) > MAX_EDGE_TEXT:
+        if len(key) > MAX_EDGE_TEXT:
             return
-        if len(self._known_edges) > job.MAX_CACHED_EDGES:
-            self._known_edges.clear()
-        self._known_edges.add((id(rank), key))
         if b" nRanks " in key and (match := LINE["size"].search(key)):
             self.log.tail_size = max(self.log.tail_size, min(int(match[1]), job.MAX_RANKS))
         if edge := job.parse_edge(key, bool(self.log.hits.get("ofi-tcp"))):

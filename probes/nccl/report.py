@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,10 +12,11 @@ from typing import Any
 from probes.findings import join_names
 from probes.nccl import calls, detect_init, detect_transport
 from probes.nccl.calls import first_of_each, first_rows, rank_names, say
-from probes.nccl.job import MAX_RANKS, STAGES
+from probes.nccl.job import MAX_RANKS, STAGES, MatchedMessage
 from probes.nccl.log import NO_RANK, Log
 from probes.nccl.parser import read_logs
 from probes.nccl.patterns import read_kinds
+from probes.nccl.rows import Reported
 from reports.record import Finding
 from reports.sanitize import one_line
 
@@ -180,9 +181,9 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> Iterator[
     yield from detect_transport.slow_path_notes(log)
     if "FAB-ENV-DISABLED" not in {finding.code for finding in findings}:
         yield from detect_transport.disabled_notes(log)
-    hits = [(hit.line, hit.detail) for kind in calls.FOLLOW_UPS for hit in log.hits[kind]]
     others, quoted = calls.fatal(log, "cause", "follow-up"), _quoted(findings)
-    hits += [(one.line, one.text) for one in others if one.line not in quoted]
+    hits: list[MatchedMessage | Reported] = [m for kind in calls.FOLLOW_UPS for m in log.hits[kind]]
+    hits += [one for one in others if one.line not in quoted]
     if hits and explained:
         yield f"these errors follow from the finding above: {_first_of(hits)}"
 
@@ -198,17 +199,17 @@ def _quoted(findings: list[Finding]) -> set[str]:
     return {line for finding in findings for line in finding.evidence}
 
 
-def _first_of(hits: list[tuple[str, str]]) -> str:
+def _first_of(hits: Sequence[MatchedMessage | Reported]) -> str:
     """Quote the first of some lines, and count the others."""
     more = f", and {len(hits) - 1} more" if len(hits) > 1 else ""
-    return f"{hits[0][0]}: {hits[0][1]}{more}"
+    return f"{hits[0].line}: {hits[0].detail}{more}"
 
 
 def _list_untold(log: Log, findings: list[Finding], sentences: list[str]) -> Iterator[str]:
     """List the first warning of each kind that no finding and no sentence has."""
     quoted, text = _quoted(findings), "\n".join(sentences)
     for hits in log.hits.values():
-        warned = [(hit.line, hit.detail) for hit in hits if hit.warned]
+        warned = [hit for hit in hits if hit.warned]
         if warned and not any(hit.line in quoted or f"{hit.line}: " in text for hit in hits):
             yield _first_of(warned)
 
@@ -315,7 +316,7 @@ def _unknown(log: Log, findings: list[Finding]) -> Iterator[str]:
         yield f"seatrial does not know whether the network {networks} uses RDMA"
     quoted = _quoted(findings)
     for kind, problem in calls.uncertain_kinds().items():
-        if hits := [(hit.line, hit.detail) for hit in log.hits[kind] if hit.line not in quoted]:
+        if hits := [hit for hit in log.hits[kind] if hit.line not in quoted]:
             yield f"{problem}, and no line says whether NCCL went on: {_first_of(hits)}"
 
 
@@ -339,6 +340,5 @@ def _count(number: int, noun: str) -> str:
 
 
 def _wrap(text: str, width: int, indent: str = "") -> list[str]:
-    wrapper = textwrap.TextWrapper(width, indent, "  ", break_long_words=False)
-    wrapper.break_on_hyphens = False
-    return wrapper.wrap(one_line(text))
+    keep = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.TextWrapper(width, indent, "  ", **keep).wrap(one_line(text))
