@@ -153,13 +153,8 @@ def named_peers(log: Log, hits: Iterable[MatchedMessage]) -> list[str]:
 def _peer_host(log: Log, text: str) -> str:
     """Find the host of the address that the text names; otherwise return the address or name."""
     match = TEXT["peer"].search(text)
-    if not match:
-        return ""
-    for name, host in log.hosts.items():
-        addresses = [host.bootstrap, *host.sockets] if host.bootstrap else host.sockets
-        if match[1] in [address for _, address in addresses]:
-            return name
-    return match[1]
+    own = (name for name, host in log.hosts.items() if match and match[1] in host.addresses)
+    return next(own, match[1]) if match else ""
 
 
 FOLLOW_UPS = ("peer-closed", "proxy-failed")

@@ -5,7 +5,6 @@ Causes and symptoms are those of NCCL's troubleshooting guide.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 from probes.findings import MAX_NAMES, join_names
@@ -283,10 +282,11 @@ def start_without_end(log: Log) -> Iterator[Finding]:
 
 def two_families(log: Log) -> tuple[str, list[str]] | None:
     """Find whether some hosts start over IPv4 and others over IPv6: (message, minority) or None."""
-    hosts: dict[str, list[str]] = defaultdict(list)
-    for name, host in log.hosts.items():
-        if host.bootstrap:
-            hosts["IPv6" if ":" in host.bootstrap[1] else "IPv4"].append(name)
+    hosts = group_pairs(
+        ("IPv6" if ":" in host.bootstrap[1] else "IPv4", name)
+        for name, host in log.hosts.items()
+        if host.bootstrap
+    )
     if len(hosts) < 2:
         return None
     fewer, more = sorted(hosts, key=lambda family: len(hosts[family]))

@@ -161,6 +161,11 @@ class Host:
     gdr: dict[tuple[bool, bool], str] = field(default_factory=dict)
 
     @property
+    def addresses(self) -> list[str]:
+        """The addresses of its interfaces, that of the start first."""
+        return [one[1] for one in (self.bootstrap, *self.sockets) if one]
+
+    @property
     def staged_send(self) -> str:
         """Place of a send that NCCL stages, if it stages all of them and receives with GPUDirect.
 
@@ -352,13 +357,10 @@ class InitTiming(NamedTuple):
 def parse_init_timing(text: bytes) -> InitTiming | None:
     """Parse an `Init timings` line; None for any other line."""
     match = LINE["timings"].match(text)
-    phases = {
-        name: float(seconds) for name, seconds in LINE["phase"].findall(match[3] if match else b"")
-    }
+    phases = dict(LINE["phase"].findall(match[3])) if match else {}
     if not (match and phases):
         return None
-    phase = max(phases, key=lambda name: phases[name])
-    bootstrap, longest = phases.get(b"bootstrap", 0.0), phases[phase]
-    return InitTiming(
-        int(match[1]), float(match[2]), bootstrap, sys.intern(phase.decode()), longest
-    )
+    longest = max(phases, key=lambda name: float(phases[name]))
+    bootstrap, seconds = (float(phases.get(name, 0)) for name in (b"bootstrap", longest))
+    name = sys.intern(longest.decode())
+    return InitTiming(int(match[1]), float(match[2]), bootstrap, name, seconds)

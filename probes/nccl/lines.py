@@ -36,7 +36,6 @@ MAX_PREFIX = 256  # bytes of a prefix that is cached
 
 MARK = b"NCCL "
 LINE_KINDS = (b"INFO", b"WARN", b"version")
-MARKUP = ((b"&gt;", b">"), (b"&lt;", b"<"), (b"&amp;", b"&"))  # of pasted web pages
 BORDERS = " \t\r│|".encode()  # k9s draws a line at both sides
 
 
@@ -202,10 +201,7 @@ class LogLines:
             text = text[: match.start()]
         for noise in read_form_table().noise:
             if noise.sign in text:
-                text = noise.pattern.sub(b"", text)
-        if b"&" in text:
-            for escaped, char in MARKUP:
-                text = text.replace(escaped, char)
+                text = noise.pattern.sub(noise.by, text)
         return text[:MAX_TEXT].rstrip(BORDERS)
 
     def _split_shared(self, line: bytes) -> Iterator[tuple[LogWriter, bytes, bytes]]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 from string import ascii_letters
@@ -15,6 +15,7 @@ from probes.nccl.job import STAGES, Communicator, Host, MatchedMessage, Process,
 from probes.nccl.lines import NO_WRITER, LogLines, LogWriter, to_text
 from probes.nccl.patterns import find_kinds
 from probes.nccl.rows import MAX_KEPT, Reported, RowReader
+from reports.groups import group_pairs
 
 MAX_GLUED = 20  # letters of another text before the name of a host
 # Bytes: 100,000 ranks on 12,500 hosts, with two communicators and 12 edges each.
@@ -181,13 +182,12 @@ class Log:
 
         A thread without a CUDA device writes as device 0 of its process.
         """
-        return self._only_ranks.get(rank.writer[:2], rank)
+        found = self._joined.get(rank.writer[:2], [])
+        return found[0] if len(found) == 1 else rank
 
     @cached_property
-    def _only_ranks(self) -> dict[Process, Rank]:
-        joined = [rank for rank in self.ranks.values() if rank.size]
-        counts = Counter(rank.writer[:2] for rank in joined)
-        return {rank.writer[:2]: rank for rank in joined if counts[rank.writer[:2]] == 1}
+    def _joined(self) -> dict[Process, list[Rank]]:
+        return group_pairs((one.writer[:2], one) for one in self.ranks.values() if one.size)
 
     @cached_property
     def jobs(self) -> list[set[Process]]:

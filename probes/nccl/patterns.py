@@ -42,10 +42,11 @@ def read_table(model: type[Model], file: Path) -> Model:
 
 
 class NoiseForm(ClosedTable):
-    """What is no part of a text: `pattern`, in a line that has the `sign`."""
+    """What is no part of a text: `pattern`, in a line that has the `sign`; `by` replaces it."""
 
     sign: bytes
     pattern: Regex
+    by: bytes = b""
 
 
 class FormTable(ClosedTable):
