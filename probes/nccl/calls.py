@@ -196,8 +196,8 @@ def other_errors(log: Log) -> Iterator[Finding]:
 
 def _follow_up(log: Log, hits: list[MatchedMessage]) -> Iterator[Finding]:
     """Report an error that began at another rank, or on the way to it."""
-    failed = {one.rank.writer[:2] for one in log.hits["proxy-failed"]}
-    if any(hit.rank.writer[:2] in failed and _is_own_host(log, hit) for hit in hits):
+    failed = {one.rank.process for one in log.hits["proxy-failed"]}
+    if any(hit.rank.process in failed and _is_own_host(log, hit) for hit in hits):
         hits = log.hits["proxy-failed"]  # the peer may be a thread of the process itself
     peers, hosts = named_peers(log, hits), hosts_of(hits)
     texts = ("thread_failed", "thread_failed_at")
@@ -222,8 +222,8 @@ def _silent_connections(log: Log) -> list[MatchedMessage]:
     Result 3 is none: sockets end with it where NCCL aborts because of another error.
     """
     failed = [hit for hit in log.hits["trace"] if "bootstrap.c" in hit.detail]
-    starts = {hit.rank.writer[:2] for hit in failed if log.joined(hit.rank).stuck}
-    return [m for m in log.hits["socket-trace"] if m.rank.writer[:2] in starts]
+    starts = {hit.rank.process for hit in failed if log.joined(hit.rank).stuck}
+    return [m for m in log.hits["socket-trace"] if m.rank.process in starts]
 
 
 def _unexplained(log: Log, traces: list[MatchedMessage]) -> Iterator[Finding]:
@@ -248,10 +248,8 @@ def _innermost(log: Log, trace: MatchedMessage) -> MatchedMessage:
 
 def is_at_end(log: Log, hit: MatchedMessage) -> bool:
     """Return whether a call failed while NCCL freed a communicator, whose next line says so."""
-    return bool(TEXT["freeing"].match(hit.detail)) and any(
-        one.rank.writer[:2] == hit.rank.writer[:2] and _is_near(hit, one)
-        for one in log.hits["reclaim"]
-    )
+    ends = [one for one in log.hits["reclaim"] if one.rank.process == hit.rank.process]
+    return bool(TEXT["freeing"].match(hit.detail)) and any(_is_near(hit, one) for one in ends)
 
 
 def _is_near(hit: MatchedMessage, later: MatchedMessage) -> bool:
@@ -300,10 +298,8 @@ def _texts_with_ranks(reports: Iterable[Reported]) -> list[str]:
     for one in reports:
         ranks[one.detail] |= {int(one.rank)} if one.rank and one.row.role != "work" else set()
         others.setdefault(one.detail, "" if one.rank else one.where)
-    names = {
-        text: number_ranks(sorted(own)) if own else others[text] for text, own in ranks.items()
-    }
-    return [f"{text} ({name})" if name else text for text, name in names.items()]
+    names = [number_ranks(sorted(own)) if own else others[text] for text, own in ranks.items()]
+    return [f"{text} ({name})" if name else text for text, name in zip(ranks, names, strict=True)]
 
 
 def ended_processes(log: Log) -> Iterator[Finding]:
@@ -422,11 +418,8 @@ def _name_group(one: Reported) -> str:
 
 def _list_calls(lines: list[Mapping[str, str]]) -> list[Call]:
     """List the calls that one rank waits in, the first one first."""
-    found = [
-        Call(int(one["seq"]), one.get("op", ""), one.get("size") or one.get("shape", ""))
-        for one in lines
-        if one.get("seq")
-    ]
+    known = [defaultdict(str, one) for one in lines if one.get("seq")]
+    found = [Call(int(one["seq"]), one["op"], one["size"] or one["shape"]) for one in known]
     # The other lines about a call lack operation and size.
     return sorted(found, key=lambda one: (one.number, not one.operation))
 

@@ -192,7 +192,7 @@ def is_piece(log: Log) -> bool:
 
 def has_file_each(log: Log) -> bool:
     """Return whether several processes each wrote one file, from their start."""
-    begun = {rank.writer[:2] for rank in log.ranks.values() if rank.has_beginning}
+    begun = {rank.process for rank in log.ranks.values() if rank.has_beginning}
     files = [file.processes for file in log.files if file.count]
     single = {next(iter(found)) for found in files if len(found) == 1}
     return len(files) == len(single & begun) > 1

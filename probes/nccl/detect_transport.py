@@ -147,21 +147,17 @@ def slow_path_notes(log: Log) -> list[str]:
             found["slow_device"][name] = device
         if TEXT["tunnel"].match(first):
             found["tunnels"][name] = first
-    return [
-        f"{join_names(hosts)}: {say(note, names=join_names(dict.fromkeys(hosts.values())))}"
-        for note, hosts in found.items()
-    ]
+    texts = {note: join_names(dict.fromkeys(hosts.values())) for note, hosts in found.items()}
+    return [f"{join_names(found[note])}: {say(note, names=text)}" for note, text in texts.items()]
 
 
 def rdma_errors(log: Log) -> Iterator[Finding]:
     """Find RDMA errors whose own text names the cause, and hosts without any device."""
-    faults = {
-        **read_plain_errors(network=True),
-        "no-device": ("FAB-NO-DEVICE", "NCCL sees no RDMA device"),
-    }
-    explained = {m.host.name for kind in faults if kind != "no-device" for m in log.hits[kind]}
+    faults = read_plain_errors(network=True)
+    explained = {m.host.name for kind in faults for m in log.hits[kind]}
     tcp_host = any(host.name and not on_rdma(host) for host in log.hosts.values())
-    for kind, (code, problem) in faults.items():
+    lacks = ("no-device", ("FAB-NO-DEVICE", "NCCL sees no RDMA device"))
+    for kind, (code, problem) in (*faults.items(), lacks):
         # A device that cannot be opened is a lost rail even if the other devices work.
         always = kind == "open-failed"
         hits = [m for m in log.hits[kind] if always or not may_use_rdma(log, m.host)]
@@ -172,9 +168,8 @@ def rdma_errors(log: Log) -> Iterator[Finding]:
         if kind == "no-device":  # where nothing in the log gives the reason
             hits = [m for m in hits if m.host.name not in explained and not _disabling(m.host)]
             hits = [m for m in hits if "other" not in m.host.edges]
-        devices = dict.fromkeys(
-            found[1] for m in hits if (found := TEXT["opened"].search(m.detail))
-        )
+        opened = [TEXT["opened"].search(m.detail) for m in hits]
+        devices = dict.fromkeys(match[1] for match in opened if match)
         problem += f" ({join_names(devices)})" if devices else ""
         yield from message_findings(code, problem, hits, quote=kind == "efa")
 
@@ -185,10 +180,9 @@ def plugin_errors(log: Log) -> Iterator[Finding]:
     On most clusters NCCL starts without a plugin. A missing one is an error if a variable asks for
     it, or if another host has it.
     """
-    loaded = {
-        m.host.name for m in log.hits["plugin-loaded"] if not TEXT["built_in"].search(m.detail)
-    }
-    broken = [m for m in log.hits["plugin-failed"] if not TEXT["built_in"].search(m.detail)]
+    built_in = TEXT["built_in"].search
+    loaded = {m.host.name for m in log.hits["plugin-loaded"] if not built_in(m.detail)}
+    broken = [m for m in log.hits["plugin-failed"] if not built_in(m.detail)]
     absent = [*(m for m in broken if FILE_MISSING in m.detail), *log.hits["plugin-absent"]]
     hits = [m for m in broken if FILE_MISSING not in m.detail]
     hits += [m for m in absent if loaded - {m.host.name} or _wants_plugin(m.host)]
@@ -224,13 +218,10 @@ def no_gdr_notes(log: Log) -> list[str]:
     """Note that RDMA goes through host memory where the hardware has no GPUDirect."""
     devices = {device for host in log.hosts.values() for device in host.devices or ()}
     names = {name for host in log.hosts.values() for name in host.networks}
-    gpus = {gpu for _, gpu in log.others.test_ranks.values()}
+    gpus, unified = {gpu for _, gpu in log.others.test_ranks.values()}, TEXT["unified"].search
     reasons = [
         (say("omni_path"), {one.startswith("hfi1") for one in devices}),
-        (
-            say("unified", gpus=join_names(sorted(gpus))),
-            {bool(TEXT["unified"].search(g)) for g in gpus},
-        ),
+        (say("unified", gpus=join_names(sorted(gpus))), {bool(unified(gpu)) for gpu in gpus}),
         (say("old_efa"), {"ibfabric" in name or name == "OFI" for name in names}),
     ]
     staged = [reason for reason, holds in reasons if holds == {True}]

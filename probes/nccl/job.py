@@ -211,6 +211,11 @@ class Rank:
     last_line: int = 0  # lines of NCCL in its file up to its last one
     retried: frozenset[str] = frozenset()  # phrases about retries that are already recorded
 
+    @property
+    def process(self) -> Process:
+        """Host and number of its process."""
+        return self.writer[:2]
+
     def advance_to(self, stage_name: str) -> None:
         """Record that the rank has reached this stage, or a later one, in its current work."""
         if self.open_comms:
@@ -241,6 +246,9 @@ class Rank:
         process = self.task or f"process {self.writer.pid}"
         label = f"rank {self.number}" if self.number >= 0 else process
         return f"{label} on {self.writer.host}" if self.writer.host else label
+
+
+CommPlace = tuple["Communicator | None", bool]  # of an edge, and whether it leaves the host
 
 
 class HostEdges:
@@ -291,9 +299,7 @@ class HostEdges:
             peer.edges = EdgeSet()  # so that it is named once
             self.silent_ranks.append(peer)
 
-    def _find_comm(
-        self, rank: Rank, edge: Edge, comms: list[Communicator]
-    ) -> tuple[Communicator | None, bool]:
+    def _find_comm(self, rank: Rank, edge: Edge, comms: list[Communicator]) -> CommPlace:
         """Find the communicator of the edge, and whether the edge leaves the host.
 
         The line does not name the communicator. If the rank has the same number in several `comms`,

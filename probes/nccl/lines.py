@@ -117,9 +117,7 @@ class LogLines:
             self._chunk, self._writers = b"", {}
         self.is_foreign = not self.count and self.others.count == before
 
-    def _read_chunks(
-        self, file: BinaryIO | gzip.GzipFile, packed: BinaryIO | None
-    ) -> Iterator[bytes]:
+    def _read_chunks(self, file: Any, packed: BinaryIO | None) -> Iterator[bytes]:
         """Read pieces that end at a line's end; a partial last line only if it is a warning.
 
         A partial number, list of devices or edge would have another meaning than the complete one.

@@ -169,12 +169,9 @@ class Log:
         joined = [rank for rank in self.ranks.values() if rank.size]
         if any(len(g.members) == g.completed == g.size for g in self.communicators.values()):
             return joined
-        processes = {rank.writer[:2] for rank in joined}
-        waiting = {
-            rank.writer[:2]: rank
-            for rank in self.ranks.values()
-            if rank.writer.host and rank.writer[:2] not in processes
-        }
+        processes = {rank.process for rank in joined}
+        others = [one for one in self.ranks.values() if one.writer.host]
+        waiting = {one.process: one for one in others if one.process not in processes}
         return [*joined, *waiting.values()]
 
     def joined(self, rank: Rank) -> Rank:
@@ -182,12 +179,12 @@ class Log:
 
         A thread without a CUDA device writes as device 0 of its process.
         """
-        found = self._joined.get(rank.writer[:2], [])
+        found = self._joined.get(rank.process, [])
         return found[0] if len(found) == 1 else rank
 
     @cached_property
     def _joined(self) -> dict[Process, list[Rank]]:
-        return group_pairs((one.writer[:2], one) for one in self.ranks.values() if one.size)
+        return group_pairs((one.process, one) for one in self.ranks.values() if one.size)
 
     @cached_property
     def jobs(self) -> list[set[Process]]:
@@ -221,7 +218,7 @@ class Log:
     def present(self) -> int:
         """Number of ranks that wrote lines, and of processes that did not join so far."""
         ranks = self.job_ranks
-        return len({one.number if one.number >= 0 else one.writer[:2] for one in ranks})
+        return len({one.number if one.number >= 0 else one.process for one in ranks})
 
     @property
     def is_complete(self) -> bool:
@@ -248,8 +245,8 @@ class Log:
         for host, pid, device in {*self.ranks, *self.seen}:
             if host:
                 devices[host, pid].add(device)
-        named = {rank.number: rank.writer[:2] for rank in self.ranks.values() if rank.number >= 0}
-        numbered = {rank.writer[:2] for rank in self.ranks.values() if rank.number >= 0}
+        named = {rank.number: rank.process for rank in self.ranks.values() if rank.number >= 0}
+        numbered = {rank.process for rank in self.ranks.values() if rank.number >= 0}
         groups = [{*named.values()} & devices.keys(), devices.keys() - numbered]
         gpus = [sum(_count_gpus(devices[process]) for process in group) for group in groups]
         return max(len(numbers), *gpus)
@@ -319,7 +316,7 @@ def split_into_jobs(communicators: Iterable[Communicator]) -> list[set[Process]]
     """Group processes that communicators connect, directly or through others: one set per job."""
     jobs: dict[Process, set[Process]] = {}  # of each process
     for comm in communicators:
-        processes = {member.rank.writer[:2] for member in comm.members.values()}
+        processes = {member.rank.process for member in comm.members.values()}
         known = {id(jobs[one]): jobs[one] for one in processes & jobs.keys()}
         largest = max(known.values(), key=len, default=set[Process]())
         for part in (processes, *known.values()):

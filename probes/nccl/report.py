@@ -11,7 +11,7 @@ from typing import Any
 
 from probes.findings import join_names
 from probes.nccl import calls, detect_init, detect_transport
-from probes.nccl.calls import first_of_each, first_rows, rank_names, say
+from probes.nccl.calls import Names, first_of_each, first_rows, rank_names, say
 from probes.nccl.job import MAX_RANKS, STAGES, MatchedMessage
 from probes.nccl.log import NO_RANK, Log
 from probes.nccl.parser import read_logs
@@ -64,14 +64,9 @@ class NcclReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; the keys are stable within schema 1."""
-        return {
-            "schema": SCHEMA,
-            **vars(self),
-            "findings": [
-                finding.model_dump(include={"code", "statement", "suspects", "remedy", "evidence"})
-                for finding in self.findings
-            ],
-        }
+        keys = {"code", "statement", "suspects", "remedy", "evidence"}
+        findings = [finding.model_dump(include=keys) for finding in self.findings]
+        return {"schema": SCHEMA, **vars(self), "findings": findings}
 
     def text(self, width: int = 80) -> str:
         """Format the findings with remedy and place, causes first; then the facts and the rest.
@@ -111,9 +106,7 @@ class NcclReport:
         ]
 
 
-def analyse_files(
-    paths: Iterable[Path], skipped: Iterable[str] = (), whole: bool = False
-) -> NcclReport:
+def analyse_files(paths: Iterable[Path], skipped: Names = (), whole: bool = False) -> NcclReport:
     """Analyse the log files of one job; `skipped` has a sentence for each thing not read.
 
     `whole`: they hold all that every rank wrote, so that a line that is missing was never written.
@@ -279,9 +272,8 @@ def _incomplete(log: Log, *, silent: bool = True) -> Iterator[str]:
 def _shorten(sentences: list[str]) -> list[str]:
     """Return the first sentences, and how many more there are."""
     more = len(sentences) - MAX_UNREAD
-    return sentences[:MAX_UNREAD] + (
-        [f"{_count(more, 'more file')} not read, or without a line of NCCL"] if more > 0 else []
-    )
+    last = f"{_count(more, 'more file')} not read, or without a line of NCCL"
+    return [*sentences[:MAX_UNREAD], *([last] if more > 0 else [])]
 
 
 def _missing(log: Log) -> Iterator[str]:

@@ -291,11 +291,8 @@ class RowReader:
         if any(hint in chunk for hint in WORDS["table"]):
             self._find_bad_rows(chunk, first_line)
         self.read(chunk, first_line)
-        if (
-            not self.ib_off
-            and b"NCCL_IB_DISABLE=1" in chunk
-            and (match := LINE["ib_off"].search(chunk))
-        ):
+        match = LINE["ib_off"].search(chunk) if b"NCCL_IB_DISABLE=1" in chunk else None
+        if match and not self.ib_off:
             self.ib_off = self.place(first_line + chunk.count(b"\n", 0, match.start()))
         if b"NCCL error in" in chunk and (match := LINE["torch_version"].search(chunk)):
             self.version = self.version or match[1].decode()
