@@ -282,11 +282,9 @@ def start_without_end(log: Log) -> Iterator[Finding]:
 
 def two_families(log: Log) -> tuple[str, list[str]] | None:
     """Find whether some hosts start over IPv4 and others over IPv6: (message, minority) or None."""
-    hosts = group_pairs(
-        ("IPv6" if ":" in host.bootstrap[1] else "IPv4", name)
-        for name, host in log.hosts.items()
-        if host.bootstrap
-    )
+    started = {name: host.bootstrap[1] for name, host in log.hosts.items() if host.bootstrap}
+    families = {name: "IPv6" if ":" in address else "IPv4" for name, address in started.items()}
+    hosts = group_pairs((family, name) for name, family in families.items())
     if len(hosts) < 2:
         return None
     fewer, more = sorted(hosts, key=lambda family: len(hosts[family]))

@@ -14,6 +14,7 @@ from probes.nccl.calls import hosts_of, message_findings, name_hosts, one_findin
 from probes.nccl.job import Host
 from probes.nccl.log import Log
 from probes.nccl.patterns import TEXT, read_plain_errors
+from reports.groups import group_pairs
 from reports.record import Finding
 
 FILE_MISSING = "cannot open shared object"
@@ -233,18 +234,16 @@ def partial_rails(log: Log) -> Iterator[Finding]:
     """Report hosts with fewer RDMA devices than others, or with fewer in use than GPUs."""
     problems = {}
     most = max((len(host.devices or []) for host in log.hosts.values()), default=0)
-    local_ranks: dict[str, list[int]] = defaultdict(list)
-    for rank in log.ranks.values():
-        if rank.size:
-            local_ranks[rank.writer.host].append(rank.local_ranks)
+    joined = [rank for rank in log.ranks.values() if rank.size]
+    local_ranks = group_pairs((rank.writer.host, rank.local_ranks) for rank in joined)
     for name, host in log.hosts.items():
         if not host.devices or not on_rdma(host):
             continue
-        count, used = len(host.devices), len(_used_devices(host))
-        gpus = max(local_ranks[name], default=0) or len(local_ranks[name])
+        count, used, local = len(host.devices), len(_used_devices(host)), local_ranks.get(name, [])
+        gpus = max(local, default=0) or len(local)
         if count < most:
             problems[name] = f"{count} RDMA device{'s' * (count > 1)}, other hosts have {most}"
-        elif 0 < used < min(gpus, count) and not log.partial and len(local_ranks[name]) == gpus:
+        elif 0 < used < min(gpus, count) and not log.partial and len(local) == gpus:
             problems[name] = f"uses {used} of {count} RDMA devices"
     if problems:
         texts = [f"{name}: {problem}" for name, problem in problems.items()]

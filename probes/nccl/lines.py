@@ -97,8 +97,7 @@ class LogLines:
     @property
     def place(self) -> Origin:
         """Who wrote the last line, by what stands before it."""
-        prefix = self._prefix[-MAX_BYTES:]
-        own = LINE["prefix"].search(prefix)
+        own = LINE["prefix"].search(prefix := self._prefix[-MAX_BYTES:])
         return find_place(prefix[: own.start()] if own else prefix)
 
     def __iter__(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
@@ -206,13 +205,15 @@ class LogLines:
         """Split a line with several marks: a text that names NCCL, or lines of several ranks."""
         starts, marks = [0], [match.start() for match in re.finditer(MARK, line)]
         self.overlong |= len(marks) > MAX_MARKS
-        first = self._writer_of(line[: marks[0]]).host
+        first, known = self._writer_of(line[: marks[0]]).host, self.processes
         for mark in marks[1:MAX_MARKS]:
             search_from = max(starts[-1], mark - 512)
             if (match := LINE["prefix"].search(line[search_from:mark])) and match["host"]:
                 # A lost newline puts the end of the line before in front of the host's name.
                 name, pid = match["host"].decode(), int(match["pid"])
-                ends = (at for at in range(len(name)) if self._is_known(name[at:], pid, first))
+                ends = (
+                    at for at in range(len(name)) if name[at:] == first or (name[at:], pid) in known
+                )
                 starts.append(search_from + match.start("host") + next(ends, 0))
         for start, stop in zip(starts, [*starts[1:], len(line)], strict=True):
             mark_at = line.find(MARK, start)
@@ -245,9 +246,6 @@ class LogLines:
             self.processes |= {writer[:2]} if writer.host else set()
         return writer
 
-    def _is_known(self, host: str, pid: int, first: str) -> bool:
-        return host == first or (host, pid) in self.processes
-
     def explain_no_lines(self) -> str:
         """Return one sentence on a file that has no line of NCCL's."""
         if not self.bytes:
@@ -255,12 +253,11 @@ class LogLines:
         if exceptions := self.others.describe_exceptions(self.name):
             return f"{exceptions}. Correct this first: the file has no line of NCCL's"
         content = "binary data" if self.binary else "no line of NCCL's"
-        return (
-            f"{self.path}: expected lines such as `host:pid:tid [0] NCCL INFO ...`, found "
-            f"{content} in {self.bytes} bytes; {self.others.find_hint(self.name) or SET_DEBUG}"
-        )
+        hint = self.others.find_hint(self.name) or SET_DEBUG
+        return f"{self.path}: {EXPECTED_LINES}, found {content} in {self.bytes} bytes; {hint}"
 
 
+EXPECTED_LINES = "expected lines such as `host:pid:tid [0] NCCL INFO ...`"
 SET_DEBUG = "run the job with NCCL_DEBUG=INFO and NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
 STDIN = Path("-")  # as given; its lines are called stdin:1
 

@@ -7,11 +7,11 @@ src/bootstrap.cc.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from probes.nccl import job
-from probes.nccl.job import STAGES, Edge, Host, Rank
+from probes.nccl.job import STAGES, Edge, Host, MatchedMessage, Rank
 from probes.nccl.lines import MAX_TOTAL, LogLines, LogWriter, UnreadableLog, to_text
 from probes.nccl.log import Log
 from probes.nccl.patterns import LINE, WORDS, find_kinds, is_warning, read_hints, read_kinds
@@ -162,8 +162,7 @@ class LogParser:
         rank.advance_to("bootstrap")
         rank.gathered |= text.startswith(b"Bootstrap timings")
         rank.has_beginning |= not rank.gathered
-        if match := LINE["interface"].search(text):
-            rank.host.bootstrap = to_text(match[1]), to_text(match[2])
+        rank.host.bootstrap = next(_interfaces(text), rank.host.bootstrap)
 
     def _parse_ib(self, rank: Rank, text: bytes) -> None:
         rank.advance_to("net-init")
@@ -187,13 +186,12 @@ class LogParser:
     def _parse_socket(self, rank: Rank, text: bytes) -> None:
         rank.advance_to("net-init")
         rank.has_beginning = True
-        for match in LINE["interface"].finditer(text):
-            if self._is_new(socket := (to_text(match[1]), to_text(match[2])), rank.host.sockets):
+        for socket in _interfaces(text):
+            if self._is_new(socket, rank.host.sockets):
                 rank.host.sockets.append(socket)
 
     def _parse_old_interface(self, rank: Rank, text: bytes) -> None:
-        if b"Using interface" in text and (match := LINE["interface"].search(text)):
-            socket = to_text(match[1]), to_text(match[2])
+        if b"Using interface" in text and (socket := next(_interfaces(text), None)):
             rank.host.bootstrap = rank.host.bootstrap or socket
             rank.host.sockets = rank.host.sockets or [socket]
 
@@ -305,9 +303,13 @@ class LogParser:
             rank.retried |= {kind}
         elif len(log.hits[kind]) >= MAX_KEPT:
             return
-        place, detail = self._lines.place, to_text(text[:300])
-        message = job.MatchedMessage(rank, detail, self._location(), warned, place)
-        log.hits[kind].append(message)
+        detail, where = to_text(text[:300]), self._location()
+        log.hits[kind].append(MatchedMessage(rank, detail, where, warned, self._lines.place))
+
+
+def _interfaces(text: bytes) -> Iterator[tuple[str, str]]:
+    """List interfaces with their addresses."""
+    return ((to_text(m[1]), to_text(m[2])) for m in LINE["interface"].finditer(text))
 
 
 LINE_PARSERS: dict[bytes, Callable[[LogParser, Rank, bytes], object]] = {

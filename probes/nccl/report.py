@@ -332,5 +332,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def _wrap(text: str, width: int, indent: str = "") -> list[str]:
-    keep = {"break_long_words": False, "break_on_hyphens": False}
-    return textwrap.TextWrapper(width, indent, "  ", **keep).wrap(one_line(text))
+    wrapper = textwrap.TextWrapper(width, indent, "  ", break_long_words=False)
+    wrapper.break_on_hyphens = False
+    return wrapper.wrap(one_line(text))
