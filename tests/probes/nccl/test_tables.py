@@ -126,3 +126,11 @@ def test_each_row_has_a_role_that_is_known() -> None:
     """Those of the docstring of LineRow: each is asked for by its name."""
     named = set(re.findall(r"(?:- |; )([\w-]+):", LineRow.__doc__ or ""))
     assert {row.role for row in read_rows()} == named
+
+
+def test_each_form_of_a_line_is_used_and_each_that_is_used_is_there() -> None:
+    source = "".join(path.read_text() for path in calls.FILE.parent.glob("*.py"))
+    known = patterns.read_form_table()
+    for table, names in (("LINE", known.line), ("TEXT", known.text), ("WORDS", known.words)):
+        assert set(re.findall(rf"{table}\[['\"](\w+)['\"]\]", source)) <= names.keys()
+        assert [name for name in names if f'"{name}"' not in source] == []
