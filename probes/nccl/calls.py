@@ -21,9 +21,9 @@ from pydantic import AfterValidator
 from probes.findings import MAX_NAMES, finding, join_names
 from probes.nccl.job import MatchedMessage, Rank
 from probes.nccl.log import Log
-from probes.nccl.patterns import read_kinds, read_phrases
+from probes.nccl.patterns import TEXT, read_kinds, read_phrases, read_table
 from probes.nccl.rows import Reported
-from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
+from probes.toml_tables import ClosedTable
 from reports.record import Finding
 
 FILE = Path(__file__).with_name("remedies.toml")
@@ -63,9 +63,7 @@ class Remedies(ClosedTable):
 @cache
 def read_remedies() -> Remedies:
     """Read the file, once.  Raises TableError."""
-    tables = read_tables(FILE)
-    shared = validate(Remedies, tables, str(FILE)).shared
-    return validate(Remedies, fill_shared(tables, shared), str(FILE))
+    return read_table(Remedies, FILE)
 
 
 def say(name: str, **parts: object) -> str:
@@ -83,22 +81,16 @@ def find_cause(causes: list[ErrorCause], text: str) -> ErrorCause:
     return next(cause for cause in causes if cause.pattern.search(text))
 
 
+Names = Iterable[str]
 MAX_LINES = 3  # places shown as evidence
-# Since NCCL 2.22 also a host name.
-PEER = re.compile(r"(?:to|peer|from) \[?([\w.:%\-]{1,255}?)\]?<\d+>")
 
 
 def one_finding(
-    code: str,
-    message: str,
-    suspects: Iterable[str] = (),
-    lines: Iterable[str] = (),
-    remedy: str = "",
-    names: Mapping[str, object] | None = None,
+    code: str, text: str, suspects: Names = (), lines: Names = (), remedy: str = "", **names: str
 ) -> Finding:
-    """Make a finding with the first suspects and the first places."""
+    """Make a finding with the first suspects and places; `names` are those of placeholders."""
     first, places = [*suspects][:MAX_NAMES], [*lines][:MAX_LINES]
-    return finding(code, message, first, evidence=places, remedy=remedy, names=names)
+    return finding(code, text, first, evidence=places, remedy=remedy, names=names)
 
 
 def name_hosts(hosts: Iterable[str], problem: str) -> str:
@@ -160,22 +152,14 @@ def named_peers(log: Log, hits: Iterable[MatchedMessage]) -> list[str]:
 
 def _peer_host(log: Log, text: str) -> str:
     """Find the host of the address that the text names; otherwise return the address or name."""
-    match = PEER.search(text)
-    if not match:
-        return ""
-    for name, host in log.hosts.items():
-        addresses = [host.bootstrap, *host.sockets] if host.bootstrap else host.sockets
-        if match[1] in [address for _, address in addresses]:
-            return name
-    return match[1]
+    match = TEXT["peer"].search(text)
+    own = (name for name, host in log.hosts.items() if match and match[1] in host.addresses)
+    return next(own, match[1]) if match else ""
 
 
 FOLLOW_UPS = ("peer-closed", "proxy-failed")
 SET_LEVEL = " (NCCL_DEBUG=WARN writes it)"  # in the advice of rows.toml
 UNKNOWN = "NCCL reports an error that seatrial does not know"
-LATE = re.compile(r"(?:enqueue|proxy)\.c")  # calls that fail in a job that has started
-FREEING = re.compile(r"(?:src/)?(?:allocator|init)\.cc |include/alloc\.h ")
-RESULT = re.compile(r" -> (\d)")
 MAX_FRAMES = 100  # lines between two frames of one trace, of which other ranks write some
 ENDLESS = "timeout", "work"  # roles of calls that did not end: these show no failed one
 
@@ -192,7 +176,9 @@ def other_errors(log: Log) -> Iterator[Finding]:
     A warning of a rank that is done, in a job without a failed call, is none.  Nor is the failed
     call of a rank that is done, unless it is a collective, or the thread that sends.
     """
-    traces = [m for m in log.hits["trace"] if log.joined(m.rank).stuck or LATE.search(m.detail)]
+    traces = [
+        m for m in log.hits["trace"] if log.joined(m.rank).stuck or TEXT["late"].search(m.detail)
+    ]
     follow_ups = [m for kind in FOLLOW_UPS for m in log.hits[kind]]
     if traces or log.reported("report") or follow_ups:
         for kind, problem in uncertain_kinds().items():
@@ -210,20 +196,18 @@ def other_errors(log: Log) -> Iterator[Finding]:
 
 def _follow_up(log: Log, hits: list[MatchedMessage]) -> Iterator[Finding]:
     """Report an error that began at another rank, or on the way to it."""
-    failed = {one.rank.writer[:2] for one in log.hits["proxy-failed"]}
-    if any(hit.rank.writer[:2] in failed and _is_own_host(log, hit) for hit in hits):
+    failed = {one.rank.process for one in log.hits["proxy-failed"]}
+    if any(hit.rank.process in failed and _is_own_host(log, hit) for hit in hits):
         hits = log.hits["proxy-failed"]  # the peer may be a thread of the process itself
     peers, hosts = named_peers(log, hits), hosts_of(hits)
-    where = f"at {join_names(peers)}" if peers else "earlier, on this host or at another rank"
-    what = f"a thread of NCCL failed: the error began {where}"
+    texts = ("thread_failed", "thread_failed_at")
     if hits[0] in log.hits["peer-closed"]:
-        connection = f"the connection to {join_names(peers) or 'another rank'} broke"
-        what = f"{connection}: the error began at this peer, or in the network"
+        texts = ("peer_broke", "peer_broke_at")
+    what = say(texts[bool(peers)], peers=join_names(peers))
     message = name_hits(hits, f"{what} ({hits[0].detail})")
     for one in log.reported("report", *ENDLESS)[:1]:
-        message += f"; the job reports: {one.text}"
-    remedy = say("follow_up")
-    yield one_finding("NCCL-ERROR", message, peers or hosts, places_of(hits), remedy)
+        message += f"; the job reports: {one.detail}"
+    yield one_finding("NCCL-ERROR", message, peers or hosts, places_of(hits), say("follow_up"))
 
 
 def _is_own_host(log: Log, hit: MatchedMessage) -> bool:
@@ -238,14 +222,14 @@ def _silent_connections(log: Log) -> list[MatchedMessage]:
     Result 3 is none: sockets end with it where NCCL aborts because of another error.
     """
     failed = [hit for hit in log.hits["trace"] if "bootstrap.c" in hit.detail]
-    starts = {hit.rank.writer[:2] for hit in failed if log.joined(hit.rank).stuck}
-    return [m for m in log.hits["socket-trace"] if m.rank.writer[:2] in starts]
+    starts = {hit.rank.process for hit in failed if log.joined(hit.rank).stuck}
+    return [m for m in log.hits["socket-trace"] if m.rank.process in starts]
 
 
 def _unexplained(log: Log, traces: list[MatchedMessage]) -> Iterator[Finding]:
     """Report a failed call by its result, and by the innermost frame of its trace."""
     first = [_innermost(log, trace) for trace in traces[:1]]
-    results = [found[1] for one in first if (found := RESULT.search(one.detail))]
+    results = [found[1] for one in first if (found := TEXT["result"].search(one.detail))]
     kind = read_remedies().results.get("".join(results), "unknown result")
     hits = list(dict.fromkeys([*first, *traces]))
     problem = f"a call of NCCL failed ({kind}), and no line says why"
@@ -254,9 +238,9 @@ def _unexplained(log: Log, traces: list[MatchedMessage]) -> Iterator[Finding]:
 
 def _innermost(log: Log, trace: MatchedMessage) -> MatchedMessage:
     """Find the first frame of a trace: the lines of one rank before it that have its result."""
-    result, inner = RESULT.findall(trace.detail)[:1], trace
+    result, inner = TEXT["result"].findall(trace.detail)[:1], trace
     for hit in reversed(log.hits["inner-trace"]):
-        same = hit.rank is trace.rank and RESULT.findall(hit.detail)[:1] == result != []
+        same = hit.rank is trace.rank and TEXT["result"].findall(hit.detail)[:1] == result != []
         if same and _is_near(hit, inner):
             inner = hit
     return inner
@@ -264,10 +248,8 @@ def _innermost(log: Log, trace: MatchedMessage) -> MatchedMessage:
 
 def is_at_end(log: Log, hit: MatchedMessage) -> bool:
     """Return whether a call failed while NCCL freed a communicator, whose next line says so."""
-    return bool(FREEING.match(hit.detail)) and any(
-        one.rank.writer[:2] == hit.rank.writer[:2] and _is_near(hit, one)
-        for one in log.hits["reclaim"]
-    )
+    ends = [one for one in log.hits["reclaim"] if one.rank.process == hit.rank.process]
+    return bool(TEXT["freeing"].match(hit.detail)) and any(_is_near(hit, one) for one in ends)
 
 
 def _is_near(hit: MatchedMessage, later: MatchedMessage) -> bool:
@@ -314,12 +296,10 @@ def _texts_with_ranks(reports: Iterable[Reported]) -> list[str]:
     ranks: dict[str, set[int]] = defaultdict(set)
     others: dict[str, str] = {}  # where no rank is named: the first process that wrote the text
     for one in reports:
-        ranks[one.text] |= {int(one.rank)} if one.rank and one.row.role != "work" else set()
-        others.setdefault(one.text, "" if one.rank else one.where)
-    names = {
-        text: number_ranks(sorted(own)) if own else others[text] for text, own in ranks.items()
-    }
-    return [f"{text} ({name})" if name else text for text, name in names.items()]
+        ranks[one.detail] |= {int(one.rank)} if one.rank and one.row.role != "work" else set()
+        others.setdefault(one.detail, "" if one.rank else one.where)
+    names = [number_ranks(sorted(own)) if own else others[text] for text, own in ranks.items()]
+    return [f"{text} ({name})" if name else text for text, name in zip(ranks, names, strict=True)]
 
 
 def ended_processes(log: Log) -> Iterator[Finding]:
@@ -341,7 +321,7 @@ def reported_causes(log: Log, ends: bool = False) -> Iterator[Finding]:
         alike = [one for one in found if one.row is first.row]
         ranks = dict.fromkeys(one.where for one in alike if one.where)
         places = dict.fromkeys(node for one in alike if (node := one.groups.get("node")))
-        message = name_hosts(ranks, f"{first.sentence} ({first.text})")
+        message = name_hosts(ranks, f"{first.sentence} ({first.detail})")
         yield _row_finding(alike, message, ranks or places)
 
 
@@ -351,7 +331,7 @@ def reported_follow_ups(log: Log) -> Iterator[Finding]:
     for first in found[:1]:
         alike = [one for one in found if one.row is first.row]
         peers = dict.fromkeys(peer for one in alike if (peer := one.groups.get("peer")))
-        yield _row_finding(alike, f"{first.sentence} ({first.text})", peers)
+        yield _row_finding(alike, f"{first.sentence} ({first.detail})", peers)
 
 
 def _row_finding(alike: list[Reported], message: str, suspects: Iterable[str]) -> Finding:
@@ -372,7 +352,6 @@ ALIKE = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER
 SHARED_OUT = {"ALLGATHER", "_ALLGATHER_BASE", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
 PAIRED = {"SEND", "RECV", "COALESCED", "P2P"}
 SAYS = "timeout", "waiting", "desync"  # advice, by how much a comparison says
-GUID = re.compile(r"GUID ([^\s(]+)")
 
 
 class Call(NamedTuple):
@@ -433,17 +412,14 @@ def _join_unnamed(found: dict[str, GroupLines]) -> dict[str, GroupLines]:
 
 def _name_group(one: Reported) -> str:
     text = one.groups.get("pg", "")
-    guid = GUID.search(text)
+    guid = TEXT["guid"].search(text)
     return f"GUID {guid[1]}" if guid else text
 
 
 def _list_calls(lines: list[Mapping[str, str]]) -> list[Call]:
     """List the calls that one rank waits in, the first one first."""
-    found = [
-        Call(int(one["seq"]), one.get("op", ""), one.get("size") or one.get("shape", ""))
-        for one in lines
-        if one.get("seq")
-    ]
+    known = [defaultdict(str, one) for one in lines if one.get("seq")]
+    found = [Call(int(one["seq"]), one["op"], one["size"] or one["shape"]) for one in known]
     # The other lines about a call lack operation and size.
     return sorted(found, key=lambda one: (one.number, not one.operation))
 

@@ -5,7 +5,6 @@ Causes and symptoms are those of NCCL's troubleshooting guide.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 from probes.findings import MAX_NAMES, join_names
@@ -79,8 +78,8 @@ def bootstrap_errors(log: Log) -> Iterator[Finding]:
     if families := two_families(log):
         problem, remedy = f"{problem}; {families[0]}", say("family")
     message, suspects = calls.name_hits(hits, problem), peers[:MAX_NAMES] or hosts
-    names = {"peer": hosts[0] if peers and hosts else ""}
-    yield one_finding("INIT-BOOTSTRAP", message, suspects, places_of(hits), remedy, names)
+    peer = hosts[0] if peers and hosts else ""
+    yield one_finding("INIT-BOOTSTRAP", message, suspects, places_of(hits), remedy, peer=peer)
 
 
 def nvls_errors(log: Log) -> Iterator[Finding]:
@@ -193,7 +192,7 @@ def is_piece(log: Log) -> bool:
 
 def has_file_each(log: Log) -> bool:
     """Return whether several processes each wrote one file, from their start."""
-    begun = {rank.writer[:2] for rank in log.ranks.values() if rank.has_beginning}
+    begun = {rank.process for rank in log.ranks.values() if rank.has_beginning}
     files = [file.processes for file in log.files if file.count]
     single = {next(iter(found)) for found in files if len(found) == 1}
     return len(files) == len(single & begun) > 1
@@ -243,7 +242,7 @@ def missing_ranks(log: Log) -> Iterator[Finding]:
         ranks = number_ranks(absent)
         message = say("missing", ranks=ranks, size=size, joined=len(world), stage=stage)
         suspects = (f"rank {number}" for number in absent)
-        yield one_finding("INIT-MISSING-RANK", message, suspects, names={"rank": absent[0]})
+        yield one_finding("INIT-MISSING-RANK", message, suspects, rank=str(absent[0]))
 
 
 def _has_gathered(rank: Rank) -> bool:
@@ -283,10 +282,9 @@ def start_without_end(log: Log) -> Iterator[Finding]:
 
 def two_families(log: Log) -> tuple[str, list[str]] | None:
     """Find whether some hosts start over IPv4 and others over IPv6: (message, minority) or None."""
-    hosts: dict[str, list[str]] = defaultdict(list)
-    for name, host in log.hosts.items():
-        if host.bootstrap:
-            hosts["IPv6" if ":" in host.bootstrap[1] else "IPv4"].append(name)
+    started = {name: host.bootstrap[1] for name, host in log.hosts.items() if host.bootstrap}
+    families = {name: "IPv6" if ":" in address else "IPv4" for name, address in started.items()}
+    hosts = group_pairs((family, name) for name, family in families.items())
     if len(hosts) < 2:
         return None
     fewer, more = sorted(hosts, key=lambda family: len(hosts[family]))

@@ -5,25 +5,18 @@ On one host no traffic has to leave, so DETECTORS do not apply to a job on a sin
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from functools import partial
 
 from probes.findings import MAX_NAMES, join_names
 from probes.nccl.calls import hosts_of, message_findings, name_hosts, one_finding, say
-from probes.nccl.job import RDMA_NETWORKS, Host
+from probes.nccl.job import Host
 from probes.nccl.log import Log
-from probes.nccl.patterns import read_plain_errors
+from probes.nccl.patterns import TEXT, read_plain_errors
+from reports.groups import group_pairs
 from reports.record import Finding
 
-# `br-` and 12 hex digits is a docker network; `br-ex` may be a node's only external link.
-EMULATED = re.compile(r"(?:rxe|siw)[\d_]")  # the names in guides to `rdma link add`
-TUNNEL = re.compile(r"ip6tnl|tunl|tun\d|sit\d|gre|wg\d|tailscale|vxlan")
-LOCAL_ONLY = re.compile(r"lo$|docker|virbr|cni|veth|br-[0-9a-f]{12}|flannel|cali")
-BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\b|internal net")
-UNIFIED = re.compile(r"\bGB10\b|DGX Spark")
-DEVICE = re.compile(r"[Uu]nable to open device '?([\w.\-]+)")
 FILE_MISSING = "cannot open shared object"
 
 
@@ -34,7 +27,7 @@ def on_tcp(host: Host) -> bool:
 
 def on_rdma(host: Host) -> bool:
     """Return whether the host's edges to other hosts, or else its network, are RDMA."""
-    has_rdma = any(RDMA_NETWORKS.fullmatch(name) for name in host.networks)
+    has_rdma = any(TEXT["rdma"].fullmatch(name) for name in host.networks)
     return "rdma" in host.edges or (has_rdma and "tcp" not in host.edges)
 
 
@@ -75,40 +68,33 @@ def hosts_on_tcp(log: Log) -> Iterator[Finding]:
         use = "connection between hosts uses" if count == 1 else "connections between hosts use"
         message = f"{count} {use} TCP sockets{suffix}, not RDMA"
         lines = [host.edges["tcp"] for host in hosts.values()]
-        names = {"interface": "".join(interfaces[:1])}
-        yield one_finding("FAB-TCP", message, filter(None, hosts), lines, names=names)
+        first = "".join(interfaces[:1])
+        yield one_finding("FAB-TCP", message, filter(None, hosts), lines, interface=first)
 
 
-class HostFault(NamedTuple):
-    """Fault of hosts by themselves: `find` maps what is wrong with a host to a line, if any.
+def host_faults(
+    code: str, find: Callable[[Log, Host], Mapping[str, str]], kind: str, log: Log
+) -> Iterator[Finding]:
+    """Find hosts with a fault of their own.
 
-    The first thing that is wrong is the placeholder `kind` of the finding's steps.
+    `find` maps what is wrong with a host to a line, if any. The first thing that is wrong is the
+    placeholder `kind` of the finding's steps.
     """
-
-    code: str
-    find: Callable[[Log, Host], Mapping[str, str]]
-    problem: str
-    kind: str
-
-    def detect(self, log: Log) -> Iterator[Finding]:
-        """Find the hosts with this fault."""
-        found = {name: wrong for name, host in log.hosts.items() if (wrong := self.find(log, host))}
-        if found:
-            things = list(dict.fromkeys(thing for wrong in found.values() for thing in wrong))
-            hosts = list(filter(None, found))
-            message = name_hosts(hosts, self.problem.format(join_names(things)))
-            lines = [line for wrong in found.values() for line in wrong.values() if line]
-            names = {self.kind: things[0].partition("=")[0]}
-            yield one_finding(self.code, message, hosts, lines, names=names)
+    found = {name: wrong for name, host in log.hosts.items() if (wrong := find(log, host))}
+    if found:
+        things = list(dict.fromkeys(thing for wrong in found.values() for thing in wrong))
+        hosts = list(filter(None, found))
+        message = name_hosts(hosts, say(code, things=join_names(things)))
+        lines = [line for wrong in found.values() for line in wrong.values() if line]
+        yield one_finding(code, message, hosts, lines, **{kind: things[0].partition("=")[0]})
 
 
 def _disabling(host: Host) -> dict[str, str]:
     """Map the settings of a host that turn RDMA off to their places."""
-    return {
-        f"{variable}={value}": line
-        for variable, (value, line) in host.environment.items()
-        if disables_rdma(variable, value, host)
-    }
+    off = TEXT["turns_off_without_device" if host.devices == [] else "turns_off"]
+    given = host.environment.items()
+    settings = {f"{variable}={value}": line for variable, (value, line) in given}
+    return {setting: line for setting, line in settings.items() if off.fullmatch(setting)}
 
 
 def _find_disabling(log: Log, host: Host) -> dict[str, str]:
@@ -132,7 +118,7 @@ def _find_local_only(log: Log, host: Host) -> dict[str, str]:
     """Find the first interface that NCCL chose and that leads to no other host."""
     used = [host.bootstrap] if host.bootstrap and not log.partial else []
     used += host.sockets if on_tcp(host) else []
-    bad = [interface for interface, _ in used if LOCAL_ONLY.match(interface)]
+    bad = [interface for interface, _ in used if TEXT["local_only"].match(interface)]
     return {} if "rdma" in host.edges else dict.fromkeys(bad[:1], "")
 
 
@@ -158,41 +144,21 @@ def slow_path_notes(log: Log) -> list[str]:
         first = host.bootstrap[0] if host.bootstrap else ""
         if len(host.sockets) > 1 and host.sockets[0][0] == "lo" and not log.crosses_hosts:
             found["loopback_first"][name] = "lo"
-        for device in filter(EMULATED.match, (host.devices or [])[:MAX_NAMES]):
+        for device in filter(TEXT["emulated"].match, (host.devices or [])[:MAX_NAMES]):
             found["slow_device"][name] = device
-        if TUNNEL.match(first):
+        if TEXT["tunnel"].match(first):
             found["tunnels"][name] = first
-    return [
-        f"{join_names(hosts)}: {say(note, names=join_names(dict.fromkeys(hosts.values())))}"
-        for note, hosts in found.items()
-    ]
-
-
-def disables_rdma(variable: str, value: str, host: Host) -> bool:
-    """Return whether this setting keeps NCCL from RDMA.
-
-    NCCL_IB_HCA does if it leaves no device. NCCL_NET_PLUGIN=none does if there is no other device:
-    then only a plugin could reach EFA or FasTrak.
-    """
-    return {
-        "NCCL_IB_DISABLE": value not in ("", "0"),
-        "NCCL_IBEXT_DISABLE": value not in ("", "0"),
-        "NCCL_NET": value.lower() == "socket",
-        "NCCL_IB_HCA": host.devices == [],
-        "NCCL_NET_PLUGIN": value.lower() == "none" and host.devices == [],
-    }.get(variable, False)
+    texts = {note: join_names(dict.fromkeys(hosts.values())) for note, hosts in found.items()}
+    return [f"{join_names(found[note])}: {say(note, names=text)}" for note, text in texts.items()]
 
 
 def rdma_errors(log: Log) -> Iterator[Finding]:
     """Find RDMA errors whose own text names the cause, and hosts without any device."""
-    faults = {
-        **read_plain_errors(network=True),
-        "efa": ("FAB-NO-EFA", "libfabric offers no EFA device"),
-        "no-device": ("FAB-NO-DEVICE", "NCCL sees no RDMA device"),
-    }
-    explained = {m.host.name for kind in faults if kind != "no-device" for m in log.hits[kind]}
+    faults = read_plain_errors(network=True)
+    explained = {m.host.name for kind in faults for m in log.hits[kind]}
     tcp_host = any(host.name and not on_rdma(host) for host in log.hosts.values())
-    for kind, (code, problem) in faults.items():
+    lacks = ("no-device", ("FAB-NO-DEVICE", "NCCL sees no RDMA device"))
+    for kind, (code, problem) in (*faults.items(), lacks):
         # A device that cannot be opened is a lost rail even if the other devices work.
         always = kind == "open-failed"
         hits = [m for m in log.hits[kind] if always or not may_use_rdma(log, m.host)]
@@ -203,7 +169,8 @@ def rdma_errors(log: Log) -> Iterator[Finding]:
         if kind == "no-device":  # where nothing in the log gives the reason
             hits = [m for m in hits if m.host.name not in explained and not _disabling(m.host)]
             hits = [m for m in hits if "other" not in m.host.edges]
-        devices = dict.fromkeys(found[1] for m in hits if (found := DEVICE.search(m.detail)))
+        opened = [TEXT["opened"].search(m.detail) for m in hits]
+        devices = dict.fromkeys(match[1] for match in opened if match)
         problem += f" ({join_names(devices)})" if devices else ""
         yield from message_findings(code, problem, hits, quote=kind == "efa")
 
@@ -214,8 +181,9 @@ def plugin_errors(log: Log) -> Iterator[Finding]:
     On most clusters NCCL starts without a plugin. A missing one is an error if a variable asks for
     it, or if another host has it.
     """
-    loaded = {m.host.name for m in log.hits["plugin-loaded"] if not BUILT_IN.search(m.detail)}
-    broken = [m for m in log.hits["plugin-failed"] if not BUILT_IN.search(m.detail)]
+    built_in = TEXT["built_in"].search
+    loaded = {m.host.name for m in log.hits["plugin-loaded"] if not built_in(m.detail)}
+    broken = [m for m in log.hits["plugin-failed"] if not built_in(m.detail)]
     absent = [*(m for m in broken if FILE_MISSING in m.detail), *log.hits["plugin-absent"]]
     hits = [m for m in broken if FILE_MISSING not in m.detail]
     hits += [m for m in absent if loaded - {m.host.name} or _wants_plugin(m.host)]
@@ -251,10 +219,10 @@ def no_gdr_notes(log: Log) -> list[str]:
     """Note that RDMA goes through host memory where the hardware has no GPUDirect."""
     devices = {device for host in log.hosts.values() for device in host.devices or ()}
     names = {name for host in log.hosts.values() for name in host.networks}
-    gpus = {gpu for _, gpu in log.others.test_ranks.values()}
+    gpus, unified = {gpu for _, gpu in log.others.test_ranks.values()}, TEXT["unified"].search
     reasons = [
         (say("omni_path"), {one.startswith("hfi1") for one in devices}),
-        (say("unified", gpus=join_names(sorted(gpus))), {bool(UNIFIED.search(g)) for g in gpus}),
+        (say("unified", gpus=join_names(sorted(gpus))), {bool(unified(gpu)) for gpu in gpus}),
         (say("old_efa"), {"ibfabric" in name or name == "OFI" for name in names}),
     ]
     staged = [reason for reason, holds in reasons if holds == {True}]
@@ -266,18 +234,16 @@ def partial_rails(log: Log) -> Iterator[Finding]:
     """Report hosts with fewer RDMA devices than others, or with fewer in use than GPUs."""
     problems = {}
     most = max((len(host.devices or []) for host in log.hosts.values()), default=0)
-    local_ranks: dict[str, list[int]] = defaultdict(list)
-    for rank in log.ranks.values():
-        if rank.size:
-            local_ranks[rank.writer.host].append(rank.local_ranks)
+    joined = [rank for rank in log.ranks.values() if rank.size]
+    local_ranks = group_pairs((rank.writer.host, rank.local_ranks) for rank in joined)
     for name, host in log.hosts.items():
         if not host.devices or not on_rdma(host):
             continue
-        count, used = len(host.devices), len(_used_devices(host))
-        gpus = max(local_ranks[name], default=0) or len(local_ranks[name])
+        count, used, local = len(host.devices), len(_used_devices(host)), local_ranks.get(name, [])
+        gpus = max(local, default=0) or len(local)
         if count < most:
             problems[name] = f"{count} RDMA device{'s' * (count > 1)}, other hosts have {most}"
-        elif 0 < used < min(gpus, count) and not log.partial and len(local_ranks[name]) == gpus:
+        elif 0 < used < min(gpus, count) and not log.partial and len(local) == gpus:
             problems[name] = f"uses {used} of {count} RDMA devices"
     if problems:
         texts = [f"{name}: {problem}" for name, problem in problems.items()]
@@ -311,14 +277,10 @@ def _first_line(host: Host) -> str:
     return next(iter([*host.edges.values(), *host.networks.values()]), "")
 
 
-# NCCL puts lines of its conf files into the environment and logs both alike (param.cc).
-SOURCE = "set in the environment or in an nccl.conf: NCCL's log does not show where"
-LINKS, IPOIB = "rings use links of two kinds: {}", "NCCL uses TCP over InfiniBand ({}), not RDMA"
-TURNS_OFF, LOCAL = f"{{}} turns RDMA off ({SOURCE})", "NCCL chose {}, which leads to no other host"
 DETECTORS = (
-    hosts_on_tcp, HostFault("FAB-ENV-DISABLED", _find_disabling, TURNS_OFF, "variable").detect,
-    rdma_errors, HostFault("FAB-LINK-TYPES", _find_two_links, LINKS, "").detect,
-    HostFault("FAB-IPOIB", _find_ipoib, IPOIB, "interface").detect,
-    HostFault("FAB-LOOPBACK", _find_local_only, LOCAL, "interface").detect, plugin_errors, no_gdr,
-    partial_rails, unknown_network,
+    hosts_on_tcp, partial(host_faults, "FAB-ENV-DISABLED", _find_disabling, "variable"),
+    rdma_errors, partial(host_faults, "FAB-LINK-TYPES", _find_two_links, ""),
+    partial(host_faults, "FAB-IPOIB", _find_ipoib, "interface"),
+    partial(host_faults, "FAB-LOOPBACK", _find_local_only, "interface"),
+    plugin_errors, no_gdr, partial_rails, unknown_network,
 )  # fmt: skip

@@ -6,7 +6,6 @@ and shared memory off, ranks of one host connect over the network too.
 
 from __future__ import annotations
 
-import re
 import sys
 from array import array
 from bisect import bisect_left
@@ -17,27 +16,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from probes.nccl.lines import LogWriter
-from probes.nccl.prefixes import NOWHERE, Origin
+from probes.nccl.patterns import LINE, TEXT
+from probes.nccl.rows import NOWHERE, Origin
 from reports.groups import group_pairs
 
-# Networks that carry data by RDMA (or its equal); Socket is TCP; any other proves nothing.
-RDMA_NETWORKS = re.compile(
-    r"IB|IBext\w*|NCCL RDMA Plugin(?: v\d+)?|gIB|AWS Libfabric|Libfabric|OFI|FasTrak|UCX-RMA|RDMA"
-    r"|GPUDirectTCPX\w*|Slingshot\w*",
-    re.IGNORECASE,
-)
 EDGE_KINDS = ("rdma", "tcp", "intra", "other")
 MAX_RANKS = 100_000  # of one job: about three times the largest known jobs
 MAX_CACHED_EDGES = 30_000  # texts about edges
 MAX_EDGES = 1 << 16  # edges kept of one rank: to and from 32,768 others
-
-EDGE_LINE = re.compile(
-    rb"(\d{1,9})(?:\[[0-9a-fA-F]+\])? -> (\d{1,9})(?:\[[0-9a-fA-F]+\])?"
-    rb"(?: +\[(?:send|(receive))\])? +via "
-    rb"(?:NET/([^/]{1,64})/(\d{1,4})(?:\(\d+\))?((?:/GDRDMA|\(PCI\)|/Shared|/\w+)*)"
-    rb"|(P2P|SHM|DIRECT|direct shared memory)\b.*?)(?: comm 0x\w+ nRanks \d{1,9})?$"
-)
-TAIL_SIZE = re.compile(rb" nRanks (\d{1,6})$")  # ranks of the edge's communicator
 
 
 class Edge(NamedTuple):
@@ -64,14 +50,14 @@ class Edge(NamedTuple):
 @lru_cache(MAX_CACHED_EDGES)
 def parse_edge(text: bytes, ofi_over_tcp: bool) -> Edge | None:
     """Parse an edge from `0[0] -> 8[0] [send] via NET/IB/0/GDRDMA`; None for a partial line."""
-    match = EDGE_LINE.match(text)
+    match = LINE["edge"].match(text)
     if not match or max(source := int(match[1]), target := int(match[2])) >= MAX_RANKS:
         return None
     if match[7]:
         return Edge("intra", source, target)
     network = sys.intern(match[4].decode("utf-8", "backslashreplace").strip())
     kind = "tcp" if network == "Socket" else "other"
-    if RDMA_NETWORKS.fullmatch(network):
+    if TEXT["rdma"].fullmatch(network):
         kind = "tcp" if ofi_over_tcp and "ibfabric" in network else "rdma"
     rank, peer = (target, source) if match[3] else (source, target)
     return Edge(kind, rank, peer, bool(match[3]), network, int(match[5]), b"/GDRDMA" in match[6])
@@ -175,6 +161,11 @@ class Host:
     gdr: dict[tuple[bool, bool], str] = field(default_factory=dict)
 
     @property
+    def addresses(self) -> list[str]:
+        """The addresses of its interfaces, that of the start first."""
+        return [one[1] for one in (self.bootstrap, *self.sockets) if one]
+
+    @property
     def staged_send(self) -> str:
         """Place of a send that NCCL stages, if it stages all of them and receives with GPUDirect.
 
@@ -220,6 +211,11 @@ class Rank:
     last_line: int = 0  # lines of NCCL in its file up to its last one
     retried: frozenset[str] = frozenset()  # phrases about retries that are already recorded
 
+    @property
+    def process(self) -> Process:
+        """Host and number of its process."""
+        return self.writer[:2]
+
     def advance_to(self, stage_name: str) -> None:
         """Record that the rank has reached this stage, or a later one, in its current work."""
         if self.open_comms:
@@ -250,6 +246,9 @@ class Rank:
         process = self.task or f"process {self.writer.pid}"
         label = f"rank {self.number}" if self.number >= 0 else process
         return f"{label} on {self.writer.host}" if self.writer.host else label
+
+
+CommPlace = tuple["Communicator | None", bool]  # of an edge, and whether it leaves the host
 
 
 class HostEdges:
@@ -300,9 +299,7 @@ class HostEdges:
             peer.edges = EdgeSet()  # so that it is named once
             self.silent_ranks.append(peer)
 
-    def _find_comm(
-        self, rank: Rank, edge: Edge, comms: list[Communicator]
-    ) -> tuple[Communicator | None, bool]:
+    def _find_comm(self, rank: Rank, edge: Edge, comms: list[Communicator]) -> CommPlace:
         """Find the communicator of the edge, and whether the edge leaves the host.
 
         The line does not name the communicator. If the rank has the same number in several `comms`,
@@ -348,13 +345,6 @@ INIT_LIMIT_S = 30.0
 PER_RANK_S = 0.01  # further seconds: ranks are gathered one after another
 
 
-TIMINGS_LINE = re.compile(
-    rb"Init timings - [^:]{1,64}: rank \d{1,9} nranks (\d{1,9}) total (\d{1,9}\.\d{1,3}) "
-    rb"\((.{1,300}?)\)"
-)
-PHASE = re.compile(rb"(\w{1,16}) (\d{1,9}\.\d{1,3})")
-
-
 class InitTiming(NamedTuple):
     """Time in seconds that a rank took to make its first communicator, and its longest `phase`."""
 
@@ -372,12 +362,11 @@ class InitTiming(NamedTuple):
 
 def parse_init_timing(text: bytes) -> InitTiming | None:
     """Parse an `Init timings` line; None for any other line."""
-    match = TIMINGS_LINE.match(text)
-    phases = {name: float(seconds) for name, seconds in PHASE.findall(match[3] if match else b"")}
+    match = LINE["timings"].match(text)
+    phases = dict(LINE["phase"].findall(match[3])) if match else {}
     if not (match and phases):
         return None
-    phase = max(phases, key=lambda name: phases[name])
-    bootstrap, longest = phases.get(b"bootstrap", 0.0), phases[phase]
-    return InitTiming(
-        int(match[1]), float(match[2]), bootstrap, sys.intern(phase.decode()), longest
-    )
+    longest = max(phases, key=lambda name: float(phases[name]))
+    bootstrap, seconds = (float(phases.get(name, 0)) for name in (b"bootstrap", longest))
+    name = sys.intern(longest.decode())
+    return InitTiming(int(match[1]), float(match[2]), bootstrap, name, seconds)

@@ -18,9 +18,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from probes.nccl.patterns import SKIPPED_WORDS
-from probes.nccl.prefixes import ANSI, MAX_BYTES, Origin, find_place, join_wrapped, strip_times
-from probes.nccl.rows import OtherLines, RowReader
+from probes.nccl.patterns import LINE, WORDS, read_form_table
+from probes.nccl.rows import MAX_BYTES, Origin, RowReader, find_place, join_wrapped, strip_times
 
 CHUNK = 4 << 20  # bytes read at once: many lines, and little memory
 MAX_TOTAL = 4 << 30  # bytes of all files, unpacked: 8192 ranks with 0.5 MiB each
@@ -37,39 +36,7 @@ MAX_PREFIX = 256  # bytes of a prefix that is cached
 
 MARK = b"NCCL "
 LINE_KINDS = (b"INFO", b"WARN", b"version")
-# A host name begins where a word does; otherwise each letter is tried as a beginning.  People
-# replace it by `<host>` or `[pod]`, and ACCL writes `[host][pid:tid][device]`.
-LINE_PREFIX = re.compile(
-    rb"(?:(?<![\w.\-])[.\-]*(?P<host>\w[\w.\-]*|<[\w .\-]{1,64}>|\[[\w.\-]{1,64}\])"
-    rb":(?P<pid>\d{1,10}):\d{1,10} "
-    rb"|\[(?P<accl>[\w.\-]{1,64})\] ?\[(?P<apid>\d{1,10})(?::\d{1,10})?\] ?)"
-    rb"(?:\[(?P<device>[\w\-]{0,8})\] ?)?(?:\[[\w./\-]+:\d+\] ?)?"
-    rb"(?:(?:[\w./\-]+:\d+|\([^()]{0,200}\)) ){0,2}$"
-)
-SOURCE_FILE = re.compile(rb"(?<![\w./\-])([\w./\-]+):\d+ (?:\([^()]{0,200}\) )?$")
-# A log collector may put it right before the host's name.
-GLUED_TIME = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]{5,24}(?:Z|[+\-]\d\d:\d\d)")
-MPI_TAIL = re.compile(rb"\[\d+,\d+\]<std(?:out|err)>:.*$")  # another rank's line begins there
-MARKUP = ((b"&gt;", b">"), (b"&lt;", b"<"), (b"&amp;", b"&"))  # of pasted web pages
 BORDERS = " \t\r│|".encode()  # k9s draws a line at both sides
-RAY_REPEATED = re.compile(rb"\[repeated (\d{1,9})x across cluster\].*$")
-JSON_LOG_TAIL = re.compile(rb'(?:\\n)?"\s*,\s*"')  # {"log":"... text\\n","stream":"stdout"}
-# NCCL 2.2 has no mark of its own, and the tests of aws-ofi-nccl write NET/OFI without NCCL. People
-# paste a text without its prefix, or a launcher has put its own there: only words that NCCL alone
-# begins with are taken for its own.
-LAUNCHER = (
-    rb"(?:\[?rank\d{1,6}\]:? ?|\[\d{1,9},\d{1,6}\]<std\w{3}>: ?|\d{1,6}: "
-    rb"|\(\w[\w.\-]{0,80} pid=\d{1,10}[^()\n]{0,80}\) ?)?[ \t]{0,8}"
-)
-UNMARKED = re.compile(
-    rb"(?m)^([^\n]{0,200}?:\d{1,10}:\d{1,10} \[\d{1,4}\] (?:[\w./\-]{1,80}:\d{1,6} )?)(INFO|WARN) "
-    rb"|\b(INFO|WARN): Function: \w{1,80} Line: \d{1,6}: (?=NET/OFI)"
-    rb"|^(%b(?:\w{1,40}/){0,3}\w{1,40}\.(?:cc|cu|h):\d{1,6} )(WARN) "
-    rb"|^(%b)(?:INFO )?(?=NET/(?:IB|OFI|Socket|Plugin)\b|Bootstrap ?:|socket[A-Z]\w{3,30}: |"
-    rb"ncclSocketInit: |Duplicate GPU detected|Call to ibv_\w{1,30} failed)" % (LAUNCHER, LAUNCHER)
-)
-# One of them is in each line without a mark.
-UNMARKED_WORDS = b" INFO | WARN |NET/|Bootstrap|socket|Socket|GPU det|ibv_".split(b"|")
 
 
 class LogWriter(NamedTuple):
@@ -95,7 +62,7 @@ class LogLines:
     the file. `others` takes the lines that are not NCCL's.
     """
 
-    def __init__(self, path: Path, others: OtherLines, max_bytes: int = MAX_TOTAL) -> None:
+    def __init__(self, path: Path, others: RowReader, max_bytes: int = MAX_TOTAL) -> None:
         self.path, self.others = path, others
         self.name = "stdin" if path == STDIN else path.name
         self.max_bytes = max_bytes
@@ -112,6 +79,7 @@ class LogLines:
         self._writers: dict[bytes, LogWriter] = {}
         self.processes: set[tuple[str, int]] = set()  # that wrote lines, if they are few
         self._chunk, self._line_count, self._counted_to, self._position = b"", 1, 0, 0
+        self._noise = [(one.sign, one.pattern, one.by) for one in read_form_table().noise]
         self._prefix = b""  # text before the mark of the last line
 
     @property
@@ -124,14 +92,13 @@ class LogLines:
     @property
     def source_file(self) -> bytes:
         """NCCL's source file in the last line, such as `transport/nvls.cc`; empty if none."""
-        match = SOURCE_FILE.search(self._prefix[-512:])
+        match = LINE["source_file"].search(self._prefix[-512:])
         return match[1] if match else b""
 
     @property
     def place(self) -> Origin:
         """Who wrote the last line, by what stands before it."""
-        prefix = self._prefix[-MAX_BYTES:]
-        own = LINE_PREFIX.search(prefix)
+        own = LINE["prefix"].search(prefix := self._prefix[-MAX_BYTES:])
         return find_place(prefix[: own.start()] if own else prefix)
 
     def __iter__(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
@@ -150,9 +117,7 @@ class LogLines:
             self._chunk, self._writers = b"", {}
         self.is_foreign = not self.count and self.others.count == before
 
-    def _read_chunks(
-        self, file: BinaryIO | gzip.GzipFile, packed: BinaryIO | None
-    ) -> Iterator[bytes]:
+    def _read_chunks(self, file: Any, packed: BinaryIO | None) -> Iterator[bytes]:
         """Read pieces that end at a line's end; a partial last line only if it is a warning.
 
         A partial number, list of devices or edge would have another meaning than the complete one.
@@ -171,7 +136,7 @@ class LogLines:
                 pending = self._keep_end(tail)
             self.truncated = bool(pending)
             # An error in a line that is cut off is one; a figure may be another.
-            RowReader.read(self.others, pending, self.line_number)
+            self.others.read(pending, self.line_number)
             if b"NCCL WARN " in pending:
                 yield pending + b"\n"
         except (OSError, EOFError, zlib.error) as error:
@@ -200,63 +165,56 @@ class LogLines:
         return line[-MAX_PENDING:]
 
     def _scan(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
-        chunk, writers = self._chunk, self._writers
+        chunk, writers, skipped = self._chunk, self._writers, WORDS["skipped"]
         first_line, own = self._line_count, 0  # lines that hold a line of NCCL and nothing else
         mark = chunk.find(MARK)
         while mark >= 0:
             end = chunk.find(b"\n", mark)
+            start = chunk.rfind(b"\n", max(0, mark - MAX_LINE), mark) + 1
+            self._position = mark
             if chunk.find(MARK, mark + 5, end) >= 0:
-                self._position = mark
-                start = chunk.rfind(b"\n", max(0, mark - MAX_LINE), mark) + 1
                 self.overlong |= chunk.find(MARK, start + MAX_LINE, end) >= 0
                 yield from self._split_shared(chunk[start:end][:MAX_LINE])
-            elif chunk[mark + 10 : chunk.find(b" ", mark + 10)] not in SKIPPED_WORDS:
-                self._position = mark
-                start = chunk.rfind(b"\n", max(0, mark - MAX_LINE), mark) + 1
+            elif chunk[mark + 10 : chunk.find(b" ", mark + 10)] not in skipped:
                 prefix = chunk[start:mark]
                 kind, _, text = chunk[mark + 5 : end].partition(b" ")
                 if kind in LINE_KINDS:
                     self._prefix = prefix
                     writer = writers.get(prefix)
-                    own += kind != b"WARN" and bool(writer or LINE_PREFIX.match(prefix))
+                    own += kind != b"WARN" and bool(writer or LINE["prefix"].match(prefix))
                     self.count += 1
                     yield writer or self._writer_of(prefix), kind, self.clean(text)
             elif self.skipped < MAX_SKIPPED:
                 self.skipped += 1
                 self.count += 1
-                start = chunk.rfind(b"\n", max(0, mark - MAX_LINE), mark) + 1
                 self.seen[self._writer_of(chunk[start:mark])] = self.count
             mark = chunk.find(MARK, end)
         if own < chunk.count(b"\n"):  # others wrote too: each ends what it writes with a newline
-            self.others.read(chunk, first_line)
+            self.others.read_all(chunk, first_line)
 
     def clean(self, text: bytes) -> bytes:
         """Strip colours from the text, and what Ray's driver or a JSON collector adds."""
-        if b"[repeated " in text and (match := RAY_REPEATED.search(text[:MAX_TEXT])):
+        if b"[repeated " in text and (match := LINE["repeated"].search(text[:MAX_TEXT])):
             self.repeated += int(match[1])
             text = text[: match.start()]
-        if b"\x1b" in text:
-            text = ANSI.sub(b"", text)
-        if b'"' in text and (match := JSON_LOG_TAIL.search(text)):
-            text = text[: match.start()]
-        if b"<std" in text:
-            text = MPI_TAIL.sub(b"", text)
-        if b"&" in text:
-            for escaped, char in MARKUP:
-                text = text.replace(escaped, char)
+        for sign, pattern, by in self._noise:
+            if sign in text:
+                text = pattern.sub(by, text)
         return text[:MAX_TEXT].rstrip(BORDERS)
 
     def _split_shared(self, line: bytes) -> Iterator[tuple[LogWriter, bytes, bytes]]:
         """Split a line with several marks: a text that names NCCL, or lines of several ranks."""
         starts, marks = [0], [match.start() for match in re.finditer(MARK, line)]
         self.overlong |= len(marks) > MAX_MARKS
-        first = self._writer_of(line[: marks[0]]).host
+        first, known = self._writer_of(line[: marks[0]]).host, self.processes
         for mark in marks[1:MAX_MARKS]:
             search_from = max(starts[-1], mark - 512)
-            if (match := LINE_PREFIX.search(line[search_from:mark])) and match["host"]:
+            if (match := LINE["prefix"].search(line[search_from:mark])) and match["host"]:
                 # A lost newline puts the end of the line before in front of the host's name.
                 name, pid = match["host"].decode(), int(match["pid"])
-                ends = (at for at in range(len(name)) if self._is_known(name[at:], pid, first))
+                ends = (
+                    at for at in range(len(name)) if name[at:] == first or (name[at:], pid) in known
+                )
                 starts.append(search_from + match.start("host") + next(ends, 0))
         for start, stop in zip(starts, [*starts[1:], len(line)], strict=True):
             mark_at = line.find(MARK, start)
@@ -270,10 +228,10 @@ class LogLines:
         """Return the writer of a line with this prefix; cached, as a log has few prefixes."""
         if (cached := self._writers.get(prefix)) is not None:
             return cached
-        text = GLUED_TIME.sub(b" ", ANSI.sub(b"", prefix[-MAX_BYTES:]))
-        match = LINE_PREFIX.search(text)
+        text = LINE["glued_time"].sub(b" ", LINE["colour"].sub(b"", prefix[-MAX_BYTES:]))
+        match = LINE["prefix"].search(text)
         if match and (match["host"] or b"").isdigit():  # `10:00:00` is no host
-            match = LINE_PREFIX.search(strip_times(prefix))
+            match = LINE["prefix"].search(strip_times(prefix))
         device = re.search(rb"\[(\d+)\] $", text)  # pasted text without host and pid
         writer = NO_WRITER if not device else LogWriter("", 0, device[1].decode()[:MAX_PREFIX])
         if match:
@@ -289,9 +247,6 @@ class LogLines:
             self.processes |= {writer[:2]} if writer.host else set()
         return writer
 
-    def _is_known(self, host: str, pid: int, first: str) -> bool:
-        return host == first or (host, pid) in self.processes
-
     def explain_no_lines(self) -> str:
         """Return one sentence on a file that has no line of NCCL's."""
         if not self.bytes:
@@ -299,12 +254,11 @@ class LogLines:
         if exceptions := self.others.describe_exceptions(self.name):
             return f"{exceptions}. Correct this first: the file has no line of NCCL's"
         content = "binary data" if self.binary else "no line of NCCL's"
-        return (
-            f"{self.path}: expected lines such as `host:pid:tid [0] NCCL INFO ...`, found "
-            f"{content} in {self.bytes} bytes; {self.others.find_hint(self.name) or SET_DEBUG}"
-        )
+        hint = self.others.find_hint(self.name) or SET_DEBUG
+        return f"{self.path}: {EXPECTED_LINES}, found {content} in {self.bytes} bytes; {hint}"
 
 
+EXPECTED_LINES = "expected lines such as `host:pid:tid [0] NCCL INFO ...`"
 SET_DEBUG = "run the job with NCCL_DEBUG=INFO and NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
 STDIN = Path("-")  # as given; its lines are called stdin:1
 
@@ -320,9 +274,9 @@ def _open(path: Path) -> AbstractContextManager[Any]:
 def _mark_lines(chunk: bytes) -> bytes:
     """Put NCCL's mark into lines that have none; where it is elsewhere, only wraps are undone."""
     chunk = join_wrapped(chunk)
-    if b"NCCL INFO " in chunk or not any(word in chunk for word in UNMARKED_WORDS):
+    if b"NCCL INFO " in chunk or not any(word in chunk for word in WORDS["unmarked"]):
         return chunk
-    return UNMARKED.sub(
+    return LINE["unmarked"].sub(
         lambda m: b"%bNCCL %b " % (m[1] or m[4] or m[6] or b"", m[2] or m[3] or m[5] or b"INFO"),
         chunk,
     )

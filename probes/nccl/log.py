@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 from string import ascii_letters
@@ -14,7 +14,8 @@ from probes.nccl import job
 from probes.nccl.job import STAGES, Communicator, Host, MatchedMessage, Process, Rank
 from probes.nccl.lines import NO_WRITER, LogLines, LogWriter, to_text
 from probes.nccl.patterns import find_kinds
-from probes.nccl.rows import MAX_KEPT, OtherLines, Reported
+from probes.nccl.rows import MAX_KEPT, Reported, RowReader
+from reports.groups import group_pairs
 
 MAX_GLUED = 20  # letters of another text before the name of a host
 # Bytes: 100,000 ranks on 12,500 hosts, with two communicators and 12 edges each.
@@ -30,7 +31,7 @@ class Log:
         self.free_bytes = BUDGET  # for what is remembered
         self.full = False  # something is left out that exceeds them
         self.files: list[LogLines] = []  # in the order of reading
-        self.others = OtherLines()  # what other programs write
+        self.others = RowReader()  # what other programs write
         self.ranks: dict[LogWriter, Rank] = {}
         self.unnamed: set[int] = set()  # numbers of ranks, of lines without a host
         self.hosts: dict[str, Host] = {}
@@ -59,7 +60,7 @@ class Log:
             hits = self.hits[one.row.kind]
             hits.append(MatchedMessage(rank, one.sentence, one.line, True, one.place))
         for one in self.reported("quote"):
-            text = self.files[0].clean(one.text.encode())
+            text = self.files[0].clean(one.detail.encode())
             for kind in find_kinds(text) or ["last-error"]:
                 detail = f"{to_text(text[:300])}{one.sentence}"
                 self.hits[kind].append(MatchedMessage(NO_RANK, detail, one.line, True, one.place))
@@ -168,12 +169,9 @@ class Log:
         joined = [rank for rank in self.ranks.values() if rank.size]
         if any(len(g.members) == g.completed == g.size for g in self.communicators.values()):
             return joined
-        processes = {rank.writer[:2] for rank in joined}
-        waiting = {
-            rank.writer[:2]: rank
-            for rank in self.ranks.values()
-            if rank.writer.host and rank.writer[:2] not in processes
-        }
+        processes = {rank.process for rank in joined}
+        others = [one for one in self.ranks.values() if one.writer.host]
+        waiting = {one.process: one for one in others if one.process not in processes}
         return [*joined, *waiting.values()]
 
     def joined(self, rank: Rank) -> Rank:
@@ -181,13 +179,12 @@ class Log:
 
         A thread without a CUDA device writes as device 0 of its process.
         """
-        return self._only_ranks.get(rank.writer[:2], rank)
+        found = self._joined.get(rank.process, [])
+        return found[0] if len(found) == 1 else rank
 
     @cached_property
-    def _only_ranks(self) -> dict[Process, Rank]:
-        joined = [rank for rank in self.ranks.values() if rank.size]
-        counts = Counter(rank.writer[:2] for rank in joined)
-        return {rank.writer[:2]: rank for rank in joined if counts[rank.writer[:2]] == 1}
+    def _joined(self) -> dict[Process, list[Rank]]:
+        return group_pairs((one.process, one) for one in self.ranks.values() if one.size)
 
     @cached_property
     def jobs(self) -> list[set[Process]]:
@@ -221,7 +218,7 @@ class Log:
     def present(self) -> int:
         """Number of ranks that wrote lines, and of processes that did not join so far."""
         ranks = self.job_ranks
-        return len({one.number if one.number >= 0 else one.writer[:2] for one in ranks})
+        return len({one.number if one.number >= 0 else one.process for one in ranks})
 
     @property
     def is_complete(self) -> bool:
@@ -248,8 +245,8 @@ class Log:
         for host, pid, device in {*self.ranks, *self.seen}:
             if host:
                 devices[host, pid].add(device)
-        named = {rank.number: rank.writer[:2] for rank in self.ranks.values() if rank.number >= 0}
-        numbered = {rank.writer[:2] for rank in self.ranks.values() if rank.number >= 0}
+        named = {rank.number: rank.process for rank in self.ranks.values() if rank.number >= 0}
+        numbered = {rank.process for rank in self.ranks.values() if rank.number >= 0}
         groups = [{*named.values()} & devices.keys(), devices.keys() - numbered]
         gpus = [sum(_count_gpus(devices[process]) for process in group) for group in groups]
         return max(len(numbers), *gpus)
@@ -319,7 +316,7 @@ def split_into_jobs(communicators: Iterable[Communicator]) -> list[set[Process]]
     """Group processes that communicators connect, directly or through others: one set per job."""
     jobs: dict[Process, set[Process]] = {}  # of each process
     for comm in communicators:
-        processes = {member.rank.writer[:2] for member in comm.members.values()}
+        processes = {member.rank.process for member in comm.members.values()}
         known = {id(jobs[one]): jobs[one] for one in processes & jobs.keys()}
         largest = max(known.values(), key=len, default=set[Process]())
         for part in (processes, *known.values()):

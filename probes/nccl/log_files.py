@@ -10,7 +10,7 @@ from pathlib import Path
 
 from probes.nccl.lines import MARK, STDIN, UnreadableLog
 from probes.nccl.parser import LINE_PARSERS
-from probes.nccl.patterns import SKIPPED_WORDS, read_hints
+from probes.nccl.patterns import WORDS, read_hints
 
 
 def find_logs(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
@@ -48,23 +48,21 @@ def _walk(root: Path, skipped: list[str]) -> Iterator[Path]:
     while folders:
         folder = folders.pop()
         try:
-            entries = list(os.scandir(folder))
+            paths = [Path(entry) for entry in os.scandir(folder)]
         except OSError as error:
             skipped.append(f"{folder} cannot be read: {error.strerror}")
             continue
-        for entry in entries:
-            path = Path(entry.path)
-            if entry.is_dir(follow_symlinks=False):
+        for path in paths:
+            if path.is_symlink():
+                if not _leads_into(path, root):  # its target is read in its own place
+                    outside = f"it is a link to a file outside {root}, or to no file"
+                    skipped.append(f"{path} was not read: {outside}. Give the file itself")
+            elif path.is_dir():
                 folders.append(path)
-            elif entry.is_file(follow_symlinks=False):
+            elif path.is_file():
                 yield path
-            elif not entry.is_symlink():
+            else:
                 skipped.append(f"{path} was not read: in a folder, only regular files are read")
-            elif not _leads_into(path, root):  # its target is read in its own place
-                skipped.append(
-                    f"{path} was not read: it is a link to a file outside {root}, or to no file. "
-                    "Give the file itself"
-                )
 
 
 def _leads_into(link: Path, root: Path) -> bool:
@@ -135,4 +133,4 @@ def _is_useful(word: bytes, text: bytes) -> bool:
     if word in (b"WARN", b"version") or word in LINE_PARSERS:
         return True
     hints = text.startswith(b"NCCL_") or any(hint in text for hint in (*read_hints(), b"Init "))
-    return hints and text.split(b" ", 1)[0] not in SKIPPED_WORDS
+    return hints and text.split(b" ", 1)[0] not in WORDS["skipped"]

@@ -6,16 +6,15 @@ src/bootstrap.cc.
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from probes.nccl import job
-from probes.nccl.job import STAGES, Edge, Host, Rank
+from probes.nccl.job import STAGES, Edge, Host, MatchedMessage, Rank
 from probes.nccl.lines import MAX_TOTAL, LogLines, LogWriter, UnreadableLog, to_text
 from probes.nccl.log import Log
-from probes.nccl.patterns import find_kinds, is_warning, read_hints, read_kinds
+from probes.nccl.patterns import LINE, WORDS, find_kinds, is_warning, read_hints, read_kinds
 
 MAX_KEPT = 200  # messages kept per phrase
 MAX_TEXT = 1024  # bytes of a text that are searched for phrases
@@ -25,29 +24,8 @@ MAX_NAMES = 128  # devices, interfaces or networks of one host
 # Costs in bytes, above those of CPython 3.11, with short texts and the slots of dicts.
 RANK_COST, HOST_COST, COMM_COST, MEMBER_COST, EDGE_COST, FACT_COST = 800, 800, 600, 330, 24, 200
 
-INIT_LINE = re.compile(  # of 2.3: `rank 0 nranks 4`, and `- COMPLETE` without `Init`
-    rb"(?:comm (?P<at>\S{1,32}) )?rank (?P<number>\d{1,9}) n[rR]anks (?P<size>\d{1,9})"
-    rb"(?: nNodes (?P<nodes>\d{1,9}) localRanks (?P<local>\d{1,9})"
-    rb"| (?P<rest>.{0,300}?)(?:\bInit|-) (?P<what>START|COMPLETE)|$)"
-)
-COMM_ID = re.compile(rb"commId (\w{1,64})")
-SPLIT_COMM = re.compile(rb"parent (\S{1,32}) (?:\w{1,16} (\d{1,9}) )?color (-?\d{1,12})")
-USING_ITEM = re.compile(rb"(?:\[\d+\])?([\w.\-@]{1,64}):([\da-fA-F.:%\w\[\]]{1,64})<\d+>")
-# `[0]mlx5_0:1/IB`; merged ports, 2.20 to 2.23: `[0]={[0] mlx5_2:1/RoCE, [1] mlx5_3:1/RoCE}`.
-DEVICE_ITEM = re.compile(rb"\[\d+\](?:=\{[^}]{0,128}\}|([\w.\-+]{1,64}):\d+/(\w{1,16}))")
-# Since 2.24, for each device, and then for merged ports: `[2] name=mlx5_0+mlx5_1`.
-VIRTUAL_DEVICE = re.compile(rb"Made virtual device \[(\d{1,4})\] name=([\w.\-+]{1,300}) ")
-# The second form is that of NCCL_NET since 2.30, where the program names another network.
-ENV_LINE = re.compile(
-    rb"(?:Comm config netName reset to (?=NCCL_NET=))?(NCCL_\w{1,64})"
-    rb"(?:=| set (?:by environment )?to )(.{0,200}?)\.?$"
-)
 # Variables that affect a finding.
 JUDGED_ENV = {"NCCL_IB_DISABLE", "NCCL_IBEXT_DISABLE", "NCCL_NET", "NCCL_IB_HCA", "NCCL_NET_PLUGIN"}
-VERSION = re.compile(rb"(?:NCCL version )?(\d{1,4}\.\d{1,4}\.\d{1,4})(?:[+.\s\-]|$)")
-NETWORK = re.compile(
-    rb"Using (?:network|internal Network) (.{1,64})$|Assigned NET plugin (.{1,64}?) to comm"
-)
 
 
 def read_logs(paths: Iterable[Path], skipped: Iterable[str] = ()) -> Log:
@@ -69,7 +47,6 @@ class LogParser:
     def __init__(self) -> None:
         self.log = Log()
         self._lines, self._free_bytes = LogLines(Path(), self.log.others), MAX_TOTAL
-        self._known_edges: set[tuple[int, bytes]] = set()
 
     def add_file(self, path: Path) -> None:
         """Add one file. One without NCCL's lines raises nothing: it is listed in `unread_files`."""
@@ -115,7 +92,7 @@ class LogParser:
         elif b"Init " in text and self._parse_init(rank, text):
             return  # any other line with this word is searched for phrases
         warning = kind == b"WARN"
-        if warning or (word not in NO_PATTERN_WORDS and any(hint in text for hint in read_hints())):
+        if warning or (word not in WORDS["plain"] and any(hint in text for hint in read_hints())):
             source = self._lines.source_file if warning else b""
             self._match_text(rank, (source + b" " if source else b"") + text[:MAX_TEXT], warning)
 
@@ -142,12 +119,9 @@ class LogParser:
             rank.connecting = reconnect and self.log.connects_at_runtime(rank)
         elif rank.initialised:  # send and receive, or shared memory: no `Connected` line
             rank.connected = True
-        if (id(rank), key) in self._known_edges or len(key) > MAX_EDGE_TEXT:
+        if len(key) > MAX_EDGE_TEXT:
             return
-        if len(self._known_edges) > job.MAX_CACHED_EDGES:
-            self._known_edges.clear()
-        self._known_edges.add((id(rank), key))
-        if b" nRanks " in key and (match := job.TAIL_SIZE.search(key)):
+        if b" nRanks " in key and (match := LINE["size"].search(key)):
             self.log.tail_size = max(self.log.tail_size, min(int(match[1]), job.MAX_RANKS))
         if edge := job.parse_edge(key, bool(self.log.hits.get("ofi-tcp"))):
             self._add_edge(rank, edge, ring)
@@ -178,7 +152,7 @@ class LogParser:
         return name not in known and self.log.take(FACT_COST, when=len(known) < MAX_NAMES)
 
     def _parse_version(self, rank: Rank, text: bytes) -> None:
-        if match := VERSION.search(text):
+        if match := LINE["version"].search(text):
             rank.has_beginning = True
             rank.version = sys.intern(match[1].decode())
             self.log.others.version = self.log.others.version or rank.version
@@ -188,8 +162,7 @@ class LogParser:
         rank.advance_to("bootstrap")
         rank.gathered |= text.startswith(b"Bootstrap timings")
         rank.has_beginning |= not rank.gathered
-        if match := USING_ITEM.search(text):
-            rank.host.bootstrap = to_text(match[1]), to_text(match[2])
+        rank.host.bootstrap = next(_interfaces(text), rank.host.bootstrap)
 
     def _parse_ib(self, rank: Rank, text: bytes) -> None:
         rank.advance_to("net-init")
@@ -198,13 +171,13 @@ class LogParser:
         if b"No device found" in text:
             host.devices = host.devices or []
             self._add_hit("no-device", rank, text)
-        elif match := VIRTUAL_DEVICE.search(text):
+        elif match := LINE["merged"].search(text):
             if self._is_new(int(match[1]), host.merged_nics):
                 host.merged_nics[int(match[1])] = to_text(match[2])
         elif b": Using" in text:
             # Since 2.24 `Using ; OOB` follows `No device found`: no item, no device.
             host.devices = host.devices or []
-            for match in DEVICE_ITEM.finditer(text.partition(b"; OOB")[0]):
+            for match in LINE["device"].finditer(text.partition(b"; OOB")[0]):
                 device = to_text(match[1] or match[0])
                 if self._is_new(device, host.devices):
                     host.devices.append(device)
@@ -213,19 +186,18 @@ class LogParser:
     def _parse_socket(self, rank: Rank, text: bytes) -> None:
         rank.advance_to("net-init")
         rank.has_beginning = True
-        for match in USING_ITEM.finditer(text):
-            if self._is_new(socket := (to_text(match[1]), to_text(match[2])), rank.host.sockets):
+        for socket in _interfaces(text):
+            if self._is_new(socket, rank.host.sockets):
                 rank.host.sockets.append(socket)
 
     def _parse_old_interface(self, rank: Rank, text: bytes) -> None:
-        if b"Using interface" in text and (match := USING_ITEM.search(text)):
-            socket = to_text(match[1]), to_text(match[2])
+        if b"Using interface" in text and (socket := next(_interfaces(text), None)):
             rank.host.bootstrap = rank.host.bootstrap or socket
             rank.host.sockets = rank.host.sockets or [socket]
 
     def _parse_network(self, rank: Rank, text: bytes) -> None:
         rank.has_beginning = True
-        if match := NETWORK.match(text):
+        if match := LINE["network"].match(text):
             rank.advance_to("net-init")
             self._add_network(rank.host, to_text(match[1] or match[2]))
 
@@ -238,7 +210,7 @@ class LogParser:
             rank.timing = timing
 
     def _parse_init(self, rank: Rank, text: bytes) -> bool:
-        match = INIT_LINE.search(text, 0, MAX_TEXT)
+        match = LINE["init"].search(text, 0, MAX_TEXT)
         if match is None or (match.start() and not match["what"]):
             return False
         pointer, number, ranks = match["at"], int(match["number"]), int(match["size"])
@@ -275,9 +247,9 @@ class LogParser:
     def _find_comm(self, rank: Rank, tail: bytes, ranks: int) -> job.Communicator | None:
         """Find the communicator of an Init line, or make it; None if the line names none."""
         comms = self.log.communicators
-        if match := COMM_ID.search(tail):
+        if match := LINE["comm_id"].search(tail):
             key = match[1]
-        elif match := SPLIT_COMM.search(tail):
+        elif match := LINE["split"].search(tail):
             parent = next((m.comm for m in reversed(rank.comms) if m.pointer == match[1]), None)
             parts = id(parent), match[2] or b"", match[3], ranks
             comms, key = self.log.splits, b"%x %b %b %d" % parts
@@ -311,7 +283,7 @@ class LogParser:
             rank.connected = True
 
     def _parse_env(self, rank: Rank, text: bytes) -> None:
-        if match := ENV_LINE.match(text):
+        if match := LINE["variable"].match(text):
             rank.advance_to("bootstrap")
             env, name = rank.host.environment, to_text(match[1])
             if name in JUDGED_ENV and name not in env and self.log.take(FACT_COST):
@@ -331,13 +303,15 @@ class LogParser:
             rank.retried |= {kind}
         elif len(log.hits[kind]) >= MAX_KEPT:
             return
-        place, detail = self._lines.place, to_text(text[:300])
-        message = job.MatchedMessage(rank, detail, self._location(), warned, place)
-        log.hits[kind].append(message)
+        detail, where = to_text(text[:300]), self._location()
+        log.hits[kind].append(MatchedMessage(rank, detail, where, warned, self._lines.place))
 
 
-# First words of INFO lines that never have a phrase.
-NO_PATTERN_WORDS = {b"NCCL", b"Using", b"Assigned", b"comm", b"Connected", b"Init"}
+def _interfaces(text: bytes) -> Iterator[tuple[str, str]]:
+    """List interfaces with their addresses."""
+    return ((to_text(m[1]), to_text(m[2])) for m in LINE["interface"].finditer(text))
+
+
 LINE_PARSERS: dict[bytes, Callable[[LogParser, Rank, bytes], object]] = {
     **dict.fromkeys((b"NCCL", b"RCCL"), LogParser._parse_version),
     b"Bootstrap": LogParser._parse_bootstrap,

@@ -1,4 +1,7 @@
-"""Compiles the phrases with which NCCL, RCCL and plugins report a problem, in all versions read."""
+"""Compiles the phrases with which NCCL reports a problem, and the forms of its lines.
+
+Phrases are also those of RCCL and plugins, in all versions read.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,68 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import BaseModel, BeforeValidator, Field
 
-from probes.toml_tables import ClosedTable, TableError, read_tables, validate
+from probes import toml_tables
+from probes.toml_tables import ClosedTable, LazyTable, TableError
 from reports.groups import group_pairs
 
 FILE = Path(__file__).with_name("phrases.toml")
+LINES = Path(__file__).with_name("lines.toml")
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _compile_bytes(text: str | list[str]) -> re.Pattern[bytes]:
+    """Compile a regular expression; a list has its alternatives."""
+    return re.compile((text if isinstance(text, str) else "|".join(text)).encode())
+
+
+Regex = Annotated[re.Pattern[bytes], BeforeValidator(_compile_bytes)]
+
+
+def read_table(model: type[Model], file: Path) -> Model:
+    """Read a file; what its table `shared` has is filled into all other texts.  Raises TableError.
+
+    `{name}` stands for the shared text of this name.
+    """
+    tables = toml_tables.read_tables(file)
+    toml_tables.validate(model, tables, str(file))
+    filled = toml_tables.fill_shared(tables, tables.get("shared", {}))
+    return toml_tables.validate(model, filled, str(file))
+
+
+class NoiseForm(ClosedTable):
+    """What is no part of a text: `pattern`, in a line that has the `sign`; `by` replaces it."""
+
+    sign: bytes
+    pattern: Regex
+    by: bytes = b""
+
+
+class FormTable(ClosedTable):
+    """The file lines.toml: regular expressions by name, and sets of `words`.
+
+    Those of `line` are for bytes of a log, those of `text` for decoded names and messages.
+    """
+
+    shared: dict[str, str]
+    words: dict[str, frozenset[bytes]]
+    line: dict[str, Regex]
+    noise: list[NoiseForm]
+    text: dict[str, re.Pattern[str]]
+
+
+@cache
+def read_form_table() -> FormTable:
+    """Read the file, once.  Raises TableError."""
+    return read_table(FormTable, LINES)
+
+
+WORDS = LazyTable(lambda: read_form_table().words)
+LINE = LazyTable(lambda: read_form_table().line)
+TEXT = LazyTable(lambda: read_form_table().text)
 
 
 class Phrase(ClosedTable):
@@ -56,7 +113,7 @@ class Phrases(ClosedTable):
 @cache
 def read_phrases() -> list[Phrase]:
     """Read the rows, once.  Raises TableError."""
-    return validate(Phrases, read_tables(FILE), str(FILE)).phrase
+    return read_table(Phrases, FILE).phrase
 
 
 @cache
@@ -79,16 +136,6 @@ def read_plain_errors(network: bool = False) -> Mapping[str, tuple[str, str]]:
 
 OTHER = "NCCL-ERROR"  # the code of errors that have none of their own
 TRACES = {"trace", "socket-trace"}  # NCCL never writes them as warnings
-
-# First words of very frequent lines (debug subsystems COLL, P2P, TUNING, GRAPH, PROXY) that no
-# detector uses.
-SKIPPED_WORDS = frozenset(
-    (
-        b"AllReduce: AllGather: ReduceScatter: Broadcast: Reduce: Send: Recv: AlltoAll: Gather: "
-        b"Scatter: Trees Tree Pattern Setting New proxyProgressAsync Received Mem Allocated "
-        b"ncclPollProxyResponse threadThresholds MemManager resp.opId= ProxyCall Check === CPU/0"
-    ).split()
-)
 
 
 @cache

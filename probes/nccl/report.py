@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -11,11 +11,12 @@ from typing import Any
 
 from probes.findings import join_names
 from probes.nccl import calls, detect_init, detect_transport
-from probes.nccl.calls import first_of_each, first_rows, rank_names, say
-from probes.nccl.job import MAX_RANKS, STAGES
+from probes.nccl.calls import Names, first_of_each, first_rows, rank_names, say
+from probes.nccl.job import MAX_RANKS, STAGES, MatchedMessage
 from probes.nccl.log import NO_RANK, Log
 from probes.nccl.parser import read_logs
 from probes.nccl.patterns import read_kinds
+from probes.nccl.rows import Reported
 from reports.record import Finding
 from reports.sanitize import one_line
 
@@ -63,14 +64,9 @@ class NcclReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; the keys are stable within schema 1."""
-        return {
-            "schema": SCHEMA,
-            **vars(self),
-            "findings": [
-                finding.model_dump(include={"code", "statement", "suspects", "remedy", "evidence"})
-                for finding in self.findings
-            ],
-        }
+        keys = {"code", "statement", "suspects", "remedy", "evidence"}
+        findings = [finding.model_dump(include=keys) for finding in self.findings]
+        return {"schema": SCHEMA, **vars(self), "findings": findings}
 
     def text(self, width: int = 80) -> str:
         """Format the findings with remedy and place, causes first; then the facts and the rest.
@@ -110,9 +106,7 @@ class NcclReport:
         ]
 
 
-def analyse_files(
-    paths: Iterable[Path], skipped: Iterable[str] = (), whole: bool = False
-) -> NcclReport:
+def analyse_files(paths: Iterable[Path], skipped: Names = (), whole: bool = False) -> NcclReport:
     """Analyse the log files of one job; `skipped` has a sentence for each thing not read.
 
     `whole`: they hold all that every rank wrote, so that a line that is missing was never written.
@@ -180,9 +174,9 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> Iterator[
     yield from detect_transport.slow_path_notes(log)
     if "FAB-ENV-DISABLED" not in {finding.code for finding in findings}:
         yield from detect_transport.disabled_notes(log)
-    hits = [(hit.line, hit.detail) for kind in calls.FOLLOW_UPS for hit in log.hits[kind]]
     others, quoted = calls.fatal(log, "cause", "follow-up"), _quoted(findings)
-    hits += [(one.line, one.text) for one in others if one.line not in quoted]
+    hits: list[MatchedMessage | Reported] = [m for kind in calls.FOLLOW_UPS for m in log.hits[kind]]
+    hits += [one for one in others if one.line not in quoted]
     if hits and explained:
         yield f"these errors follow from the finding above: {_first_of(hits)}"
 
@@ -198,17 +192,17 @@ def _quoted(findings: list[Finding]) -> set[str]:
     return {line for finding in findings for line in finding.evidence}
 
 
-def _first_of(hits: list[tuple[str, str]]) -> str:
+def _first_of(hits: Sequence[MatchedMessage | Reported]) -> str:
     """Quote the first of some lines, and count the others."""
     more = f", and {len(hits) - 1} more" if len(hits) > 1 else ""
-    return f"{hits[0][0]}: {hits[0][1]}{more}"
+    return f"{hits[0].line}: {hits[0].detail}{more}"
 
 
 def _list_untold(log: Log, findings: list[Finding], sentences: list[str]) -> Iterator[str]:
     """List the first warning of each kind that no finding and no sentence has."""
     quoted, text = _quoted(findings), "\n".join(sentences)
     for hits in log.hits.values():
-        warned = [(hit.line, hit.detail) for hit in hits if hit.warned]
+        warned = [hit for hit in hits if hit.warned]
         if warned and not any(hit.line in quoted or f"{hit.line}: " in text for hit in hits):
             yield _first_of(warned)
 
@@ -278,9 +272,8 @@ def _incomplete(log: Log, *, silent: bool = True) -> Iterator[str]:
 def _shorten(sentences: list[str]) -> list[str]:
     """Return the first sentences, and how many more there are."""
     more = len(sentences) - MAX_UNREAD
-    return sentences[:MAX_UNREAD] + (
-        [f"{_count(more, 'more file')} not read, or without a line of NCCL"] if more > 0 else []
-    )
+    last = f"{_count(more, 'more file')} not read, or without a line of NCCL"
+    return [*sentences[:MAX_UNREAD], *([last] if more > 0 else [])]
 
 
 def _missing(log: Log) -> Iterator[str]:
@@ -315,7 +308,7 @@ def _unknown(log: Log, findings: list[Finding]) -> Iterator[str]:
         yield f"seatrial does not know whether the network {networks} uses RDMA"
     quoted = _quoted(findings)
     for kind, problem in calls.uncertain_kinds().items():
-        if hits := [(hit.line, hit.detail) for hit in log.hits[kind] if hit.line not in quoted]:
+        if hits := [hit for hit in log.hits[kind] if hit.line not in quoted]:
             yield f"{problem}, and no line says whether NCCL went on: {_first_of(hits)}"
 
 

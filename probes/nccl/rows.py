@@ -1,26 +1,144 @@
-"""Reads what others write about NCCL into a job's log: rows of rows.toml, and nccl-tests' table."""
+"""Reads what others write into a job's log: rows of rows.toml, nccl-tests' table, and prefixes.
+
+A prefix is what launchers and log collectors put before a line: torchrun, mpirun, srun, Ray,
+kubectl, docker compose, pdsh. It names rank, process or host. Lines that were wrapped are joined.
+"""
 
 from __future__ import annotations
 
-import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from functools import cache, cached_property
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from probes.nccl.prefixes import Origin, find_place
-from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
+from probes.nccl.patterns import LINE, WORDS, Regex, read_table
+from probes.toml_tables import ClosedTable
 
 FILE = Path(__file__).with_name("rows.toml")
+PREFIXES = Path(__file__).with_name("prefixes.toml")
 # Lines of one row that are kept, and of all: about 20 MB. Each rank may write one.
 MAX_OF_A_ROW, MAX_REPORTS = 16_000, 20_000
 # Bytes of a line before a row's word, and after it, also over some lines: a trace, a dump.
 BEFORE, AFTER = 400, 1500
+MAX_KEPT = 1000  # rows of a table that are kept
 MAX_QUOTED = 300  # bytes of a text that is quoted
+MAX_BYTES = 2048  # of a prefix that are examined
+
+
+class Origin(NamedTuple):
+    """Who wrote a line, by what stands before its text; a part is empty if nothing names it."""
+
+    rank: str = ""  # of the job, as torch's own logger and torchrun give it
+    task: str = ""  # as the launcher counts: `rank 3`, `task 3`, `local rank 3`
+    process: str = ""  # its number on the host
+    host: str = ""  # name or address, also of a pod
+
+    @property
+    def who(self) -> str:
+        """The rank, or else the process."""
+        process = f"process {self.process}" if self.process else ""
+        return f"rank {self.rank}" if self.rank else self.task or process
+
+    @property
+    def name(self) -> str:
+        """Rank or process, and host: `rank 3 on node1`, as far as they are known."""
+        return " on ".join(filter(None, (self.who, self.host)))
+
+
+NOWHERE = Origin()
+
+
+class PlaceForm(ClosedTable):
+    """One form of a prefix: its groups are parts of an Origin, and `label` is what `task` counts.
+
+    `example` is such a prefix, and `place` is what it names.
+    """
+
+    source: str
+    pattern: re.Pattern[str]
+    example: str
+    place: str
+    label: str = ""
+
+
+class LineForms(ClosedTable):
+    """The file: of two forms that name one part of an Origin, the later one counts."""
+
+    form: Annotated[list[PlaceForm], Field(min_length=1)]
+
+
+@cache
+def read_forms() -> LineForms:
+    """Read the file, once.  Raises TableError."""
+    return read_table(LineForms, PREFIXES)
+
+
+def find_place(prefix: bytes) -> Origin:
+    """Find who wrote a line by its prefix; of two prefixes of one form the inner one counts."""
+    text = strip_times(prefix).decode("ascii", "replace").lstrip()
+    found: dict[str, str] = {}
+    for form in read_forms().form if text else ():
+        for match in form.pattern.finditer(text):
+            parts = {part: name for part, name in match.groupdict().items() if name}
+            found |= parts | ({"task": f"{form.label} {match['task']}"} if form.label else {})
+    return Origin(**found)
+
+
+def strip_times(prefix: bytes) -> bytes:
+    """Leave colours and points in time out of a prefix."""
+    return LINE["time"].sub(b" ", LINE["colour"].sub(b"", prefix[-MAX_BYTES:]))
+
+
+# Columns where a terminal breaks a line, within a word.  A mail breaks it at a blank before.
+TERMINALS = (80, 120)
+MAILS = (*range(64, 81), *range(108, 121))
+SAMPLE = 200  # lines looked at first: a wrapped log has no longer one among them, but joints
+MOST = 0.9  # of the lines that go on are as long as the terminal is wide, if one broke them
+MAX_PIECES = 40  # of one line
+END = 200  # bytes of a text whose end is looked at
+SHORT = 16  # bytes of a line on average: a log that is wrapped has more, and lines take memory
+HEADS = (b"NCCL ", b"rror", b"atchdog", b"gloo", b"c10d")  # one of them is in what is joined
+OWN = re.compile(rb"CCL (?:INFO|WARN|version) ")  # a line that says so is no rest of another
+RULE = re.compile(rb"([^\w\s])\1{3}$")  # a row of `=====`
+
+
+def join_wrapped(chunk: bytes) -> bytes:
+    """Join lines that a terminal or a mail broke; the newlines follow, so that numbers hold."""
+    sample = chunk[: SAMPLE * TERMINALS[-1]].split(b"\n")[:SAMPLE]
+    if max(map(len, sample)) > TERMINALS[-1] + 1 or chunk.count(b"\n") > len(chunk) // SHORT:
+        return chunk
+    lines = chunk.replace(b"\r\n", b"\n").split(b"\n")
+    width = max(map(len, lines))
+    cuts = [len(a) for a, b in pairwise(lines[:SAMPLE]) if _goes_on(a, b, width)]
+    if width not in MAILS or not cuts:
+        return chunk
+    hard = width in TERMINALS and sum(size >= width - 1 for size in cuts) >= MOST * len(cuts)
+    joined, pieces, piece = [b""], 0, b""  # the first is no line
+    for line in lines:
+        mailed = line[:1] not in (b" ", b"\t") and not LINE["complete"].search(joined[-1][-END:])
+        cut = len(piece) >= width - 1 if hard else mailed
+        known = pieces < MAX_PIECES and any(word in joined[-1] for word in HEADS)
+        if known and cut and _goes_on(piece, line, width):
+            more = line.lstrip(b"> ") if piece.startswith(b">") else line
+            joined[-1] += (b"" if hard and len(piece) == width else b" ") + more
+            pieces += 1
+        else:
+            joined += [b""] * pieces + [line]
+            pieces = 0
+        piece = line
+    return b"\n".join(joined[1:] + [b""] * pieces)
+
+
+def _goes_on(piece: bytes, line: bytes, width: int) -> bool:
+    """Return whether a line may be the rest of the one before it: its first word had no room."""
+    word = line.lstrip(b"> ").split(None, 1)[:1]
+    fits = not word or len(piece) + 1 + len(word[0]) <= width
+    return not (fits or OWN.search(line) or LINE["begin"].match(line) or RULE.search(piece))
 
 
 class LineRow(ClosedTable):
@@ -41,15 +159,10 @@ class LineRow(ClosedTable):
     - nccl: a phrase of NCCL, of the `kind` of phrases.toml; quote: a text of NCCL itself
     """
 
-    source: Literal[
-        "torch", "gloo", "c10d", "xla", "program", "nccl-tests", "libfabric", "ras", "mlx5"
-    ]
-    role: Literal[
-        "cause", "report", "timeout", "work", "follow-up", "note", "doubt", "other", "nccl",
-        "quote", "exception", "hint",
-    ]  # fmt: skip
+    source: str
+    role: str
     words: Annotated[list[bytes], Field(min_length=1)]
-    pattern: bytes
+    pattern: Regex
     versions: str
     example: str
     code: str = ""
@@ -58,11 +171,6 @@ class LineRow(ClosedTable):
     advice: str = ""
     ends: bool = False
     caught: bool = False
-
-    @cached_property
-    def regex(self) -> re.Pattern[bytes]:
-        """The compiled pattern."""
-        return re.compile(self.pattern)
 
 
 class Rows(ClosedTable):
@@ -77,7 +185,7 @@ class Reported(NamedTuple):
 
     row: LineRow
     line: str
-    text: str
+    detail: str
     groups: Mapping[str, str]
     place: Origin
 
@@ -98,15 +206,13 @@ class Reported(NamedTuple):
 
     def fill(self, text: str) -> str:
         """Fill what the line gives into a text of its row."""
-        return text.format_map(defaultdict(str, {**self.groups, "text": self.text}))
+        return text.format_map(defaultdict(str, {**self.groups, "text": self.detail}))
 
 
 @cache
 def read_rows() -> list[LineRow]:
     """Read the rows, once.  Raises TableError."""
-    tables = read_tables(FILE)
-    shared = validate(Rows, tables, str(FILE)).shared
-    return validate(Rows, fill_shared(tables, shared), str(FILE)).row
+    return read_table(Rows, FILE).row
 
 
 @cache
@@ -119,7 +225,10 @@ def _rows_by_word() -> Mapping[bytes, list[tuple[int, LineRow]]]:
 
 
 class RowReader:
-    """The rows found in files, each line once, at most MAX_OF_A_ROW of a row."""
+    """Lines of all files that are not NCCL's own, but tell of it, with their places.
+
+    Of the rows each line counts once, at most MAX_OF_A_ROW of a row.
+    """
 
     def __init__(self) -> None:
         self.file = ""  # name of the one that is read now
@@ -128,6 +237,11 @@ class RowReader:
         self._counts: Counter[int] = Counter()
         # By file and role, the first and the last: what only counts where nothing of NCCL is found.
         self.asides: dict[tuple[str, str], list[Reported]] = {}
+        self.bad_rows: list[tuple[str, int]] = []  # nccl-tests: (place, wrong elements; -1: nan)
+        self.ib_off = ""  # place of a command that sets NCCL_IB_DISABLE=1
+        self.version = ""  # the first of NCCL that a line gives, also one of NCCL's own
+        self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
+        self.listed_twice: tuple[int, str, str] | None = None  # nccl-tests: rank, and its two hosts
 
     def place(self, number: int) -> str:
         """Return `file:line`."""
@@ -156,7 +270,7 @@ class RowReader:
                     key = start, row.role == "quote"
                     if key in best and best[key][0] < place:
                         continue
-                    match = row.regex.search(window)
+                    match = row.pattern.search(window)
                     if match and match.start() <= end - start:  # otherwise it has its own window
                         best[key] = place, row, window, match
         number, counted = first_line, 0
@@ -171,6 +285,34 @@ class RowReader:
             self._counts[place] += 1
             if self._counts[place] <= MAX_OF_A_ROW and len(self.found) < MAX_REPORTS:
                 self.found.append(_reported(row, self.place(number), window, match))
+
+    def read_all(self, chunk: bytes, first_line: int) -> None:
+        """Read rows, and what else tells of NCCL; `first_line` is the number of the first line."""
+        if any(hint in chunk for hint in WORDS["table"]):
+            self._find_bad_rows(chunk, first_line)
+        self.read(chunk, first_line)
+        match = LINE["ib_off"].search(chunk) if b"NCCL_IB_DISABLE=1" in chunk else None
+        if match and not self.ib_off:
+            self.ib_off = self.place(first_line + chunk.count(b"\n", 0, match.start()))
+        if b"NCCL error in" in chunk and (match := LINE["torch_version"].search(chunk)):
+            self.version = self.version or match[1].decode()
+        if b" Pid " in chunk:
+            for match in LINE["test_rank"].finditer(chunk):
+                host, gpu = (match[at].decode("utf-8", "replace") for at in (3, 4))
+                first, _ = self.test_ranks.setdefault(int(match[1]), (host, gpu))
+                if first != host:
+                    self.listed_twice = self.listed_twice or (int(match[1]), first, host)
+
+    def _find_bad_rows(self, chunk: bytes, first_line: int) -> None:
+        """Find rows of nccl-tests with wrong elements."""
+        for match in LINE["test_row"].finditer(chunk):
+            self.count += 1
+            counts = [_wrong_count(figure) for figure in match.groups() if figure]
+            # The line below the rows is their sum, so it counts only without them.
+            kept = not (match["sum"] and self.bad_rows) and len(self.bad_rows) < MAX_KEPT
+            if any(counts) and kept:
+                number = first_line + chunk.count(b"\n", 0, match.end())
+                self.bad_rows.append((self.place(number), max(counts, key=abs)))
 
 
 def _windows(chunk: bytes, word: bytes) -> Iterator[tuple[int, int, bytes]]:
@@ -187,7 +329,7 @@ def _windows(chunk: bytes, word: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 def _quote(one: Reported) -> str:
     where = f" ({one.where})" if one.where else ""
-    return f"`{one.text}`{where}"
+    return f"`{one.detail}`{where}"
 
 
 def _reported(row: LineRow, line: str, window: bytes, match: re.Match[bytes]) -> Reported:
@@ -198,71 +340,6 @@ def _reported(row: LineRow, line: str, window: bytes, match: re.Match[bytes]) ->
     at = match.start("text") if inner else match.start()
     place = find_place(window[:at].rpartition(b"\n")[2])
     return Reported(row, line, text.strip(), groups, place)
-
-
-MAX_KEPT = 1000  # rows of a table that are kept
-# A row of nccl-tests without further options: size, count, type, redop, root, then time, algbw,
-# busbw and #wrong, once or twice. Our own table has N/A where torch has no value.
-FIGURE = rb" +(?:[\d.e+]{1,24}|nan|inf|N/A)"
-NCCL_TESTS_ROW = re.compile(
-    rb"(?:^|[\s:>\])])\d{1,15} +\d{1,15} +[a-z]\w{2,10} +\w{1,8} +-?\d{1,6}"
-    rb"(?:%b%b%b +(?P<first>[\d.e+]{1,12}|nan|inf|N/A))"
-    rb"(?:%b%b%b +(?P<second>[\d.e+]{1,12}|nan|inf|N/A))?\s*$" % ((FIGURE,) * 6)
-)
-HINTS = (b" sum ", b" none ", b" redop ", b"Out of bounds values")  # a chunk with rows has one
-MIN_ROW_BYTES = len("8 2 float sum -1 1 1 1 0")
-OUT_OF_BOUNDS = re.compile(rb"(?<!\w)Out of bounds values : (\d{1,15}) (?:FAILED|OK)")
-# nccl-tests names each rank, up to 99,999:
-# `#  Rank  0 Group  0 Pid  47853 on  node1 device  0 [0x1a] Tesla`.
-TEST_RANK = re.compile(
-    rb"#\s+Rank\s+(\d{1,5}) (?:Group\s+\d+ )?Pid\s+(\d{1,10}) on\s+(\S{1,253}) device\s+\d+ "
-    rb"\[[^\]\n]{1,32}\] ([^\n]{1,80})"
-)
-TORCH_VERSION = re.compile(rb"NCCL error in: [^\n]{1,400}NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})")
-IB_OFF = re.compile(rb"(?<!\w)NCCL_IB_DISABLE=1\b")  # of a command line
-
-
-class OtherLines(RowReader):
-    """Lines of all files that are not NCCL's own, but tell of it, with their places."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bad_rows: list[tuple[str, int]] = []  # nccl-tests: (place, wrong elements; -1: nan)
-        self.ib_off = ""  # place of a command that sets NCCL_IB_DISABLE=1
-        self.version = ""  # the first of NCCL that a line gives, also one of NCCL's own
-        self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
-        self.listed_twice: tuple[int, str, str] | None = None  # nccl-tests: rank, and its two hosts
-
-    def read(self, chunk: bytes, first_line: int) -> None:
-        """Read whole lines; `first_line` is the number of the first."""
-        if any(hint in chunk for hint in HINTS):
-            self._find_bad_rows(chunk, first_line)
-        super().read(chunk, first_line)
-        if not self.ib_off and b"NCCL_IB_DISABLE=1" in chunk and (match := IB_OFF.search(chunk)):
-            self.ib_off = self.place(first_line + chunk.count(b"\n", 0, match.start()))
-        if b"NCCL error in" in chunk and (match := TORCH_VERSION.search(chunk)):
-            self.version = self.version or match[1].decode()
-        if b" Pid " in chunk:
-            for match in TEST_RANK.finditer(chunk):
-                host, gpu = (match[at].decode("utf-8", "replace") for at in (3, 4))
-                first, _ = self.test_ranks.setdefault(int(match[1]), (host, gpu))
-                if first != host:
-                    self.listed_twice = self.listed_twice or (int(match[1]), first, host)
-
-    def _find_bad_rows(self, chunk: bytes, first_line: int) -> None:
-        """Find rows of nccl-tests with wrong elements."""
-        for number, line in enumerate(io.BytesIO(chunk), first_line):
-            if len(line) < MIN_ROW_BYTES:
-                continue
-            row = NCCL_TESTS_ROW.search(line[:512])
-            match = row or OUT_OF_BOUNDS.search(line[:512])
-            if not match:
-                continue
-            self.count += 1
-            counts = [_wrong_count(figure) for figure in match.groups() if figure]
-            # The line below the rows is their sum, so it counts only without them.
-            if any(counts) and (row or not self.bad_rows) and len(self.bad_rows) < MAX_KEPT:
-                self.bad_rows.append((self.place(number), max(counts, key=abs)))
 
 
 def _wrong_count(figure: bytes) -> int:

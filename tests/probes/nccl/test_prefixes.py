@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.nccl.prefixes import PlaceForm, find_place, join_wrapped, read_forms, strip_times
+from probes.nccl.rows import PlaceForm, find_place, join_wrapped, read_forms, strip_times
 from tests.probes.nccl.pasted.wraps import broken, mailed
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, faulty
 from tests.support.nccl_report import codes, told

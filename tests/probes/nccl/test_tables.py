@@ -12,7 +12,7 @@ from probes.nccl import calls, patterns
 from probes.nccl import patterns as phrases
 from probes.nccl.calls import find_cause, read_remedies
 from probes.nccl.patterns import TRACES, read_patterns, read_phrases
-from probes.nccl.rows import read_rows
+from probes.nccl.rows import LineRow, read_rows
 from probes.toml_tables import TableError
 
 PHRASES, REMEDIES = phrases.FILE.read_text(), calls.FILE.read_text()
@@ -120,3 +120,17 @@ def test_a_text_that_fits_no_cause_has_the_last_one() -> None:
     assert read_remedies().causes.keys() == {"qp_setup", "qp_break", "connect"}
     for causes in read_remedies().causes.values():
         assert find_cause(causes, "nothing that is known") is causes[-1]
+
+
+def test_each_row_has_a_role_that_is_known() -> None:
+    """Those of the docstring of LineRow: each is asked for by its name."""
+    named = set(re.findall(r"(?:- |; )([\w-]+):", LineRow.__doc__ or ""))
+    assert {row.role for row in read_rows()} == named
+
+
+def test_each_form_of_a_line_is_used_and_each_that_is_used_is_there() -> None:
+    source = "".join(path.read_text() for path in calls.FILE.parent.glob("*.py"))
+    known = patterns.read_form_table()
+    for table, names in (("LINE", known.line), ("TEXT", known.text), ("WORDS", known.words)):
+        assert set(re.findall(rf"{table}\[['\"](\w+)['\"]\]", source)) <= names.keys()
+        assert [name for name in names if f'"{name}"' not in source] == []
