@@ -47,13 +47,13 @@ BUDGET = {
     "probes/cluster": 3479,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
     # The limit of all-to-all by nodes; what a contract lacks, for three commands.
-    "probes/contract": 1510,  # a key names its parts; limits by the number of nodes; one node
+    "probes/contract": 1565,  # kinds of nodes; a key names its parts; limits by the number of nodes; one node
     "probes/environment": 826,  # boards without NVLink
     # NVLink by domain; ports on which RDMA alone passes.
-    "probes/fabric": 3679,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
+    "probes/fabric": 3681,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
     "probes/faults": 340,
     "probes/gang": 2134,  # strategies on one ordered node
-    "probes/hosts": 5185,  # which Xids follow a kill
+    "probes/hosts": 5190,  # which Xids follow a kill
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
