@@ -47,7 +47,7 @@ BUDGET = {
     "probes/cluster": 3479,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
     # The limit of all-to-all by nodes; what a contract lacks, for three commands.
-    "probes/contract": 1565,  # kinds of nodes; a key names its parts; limits by the number of nodes; one node
+    "probes/contract": 1565,  # kinds of nodes; a key names its parts; limits by size; one node
     "probes/environment": 826,  # boards without NVLink
     # NVLink by domain; ports on which RDMA alone passes.
     "probes/fabric": 3681,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
