@@ -1,12 +1,12 @@
 """Runs as much of the GPU path as one machine with one GPU can show in a short time.
 
-    make gpu            # or: python3 -m benchmarks.gpu [--rehearse]
+    make gpu            # or: python3 -m benchmarks.gpu [--rehearse] [--out FOLDER] [PART...]
 
-Part 1 needs torch and click. It measures the trainer's MFU and kernels, and compares a resume bit
-by bit. It runs two NCCL ranks, kills one of them, and prints NVML's facts next to torch's. Part 2
-runs the suite on a Ray of this machine, if Ray can be imported. The exit code is 0 if all parts
-ran. docs/develop/measurements.md has its GPU figures from them. `--rehearse` runs part 1 on a
-CPU, with small sizes.
+The parts come cheapest first.  Each has its own bound, and all together ALL_SECONDS: what does not
+fit any more is named, and the next call with the same FOLDER begins there.  The parts before the
+labs need torch and click alone.  The labs need root and namespaces: nodes that share the GPU, over
+real NCCL.  The exit code is 0 if all parts ran.  docs/develop/measurements.md has its GPU figures
+from them.  `--rehearse` runs all but the suite on a CPU, with small sizes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,26 +29,68 @@ import click
 
 from benchmarks.harness import TARGET_MISSED
 
-PARTS = {  # module, what it shows
-    "trainer": ("benchmarks.single_gpu", "MFU, kernels, a resume, two ranks"),
-    "survivor": ("benchmarks.survivor", "a rank is killed, the other goes on"),
-    "facts": ("benchmarks.gpu", "NVML's facts beside torch's"),
+
+@dataclass(frozen=True)
+class Part:
+    """One part: the command of its module, what it shows, and the seconds that bound it."""
+
+    words: tuple[str, ...]
+    shows: str
+    seconds: float
+
+
+ALL_SECONDS = 540.0  # of one call: such machines are lent for ten minutes
+LEAST_S = 20.0  # a part with less time left is not begun
+PARTS = {
+    "facts": Part(("benchmarks.gpu", "--facts"), "NVML's facts next to torch's", 60),
+    "nvml": Part(("benchmarks.gpu_parts", "nvml"), "the price of NVML's answers", 60),
+    "hash": Part(("benchmarks.gpu_parts", "hash"), "equal bits with others on the GPU", 60),
+    "kill": Part(("benchmarks.gpu_parts", "kill"), "a killed rank's memory is free, Xids", 120),
+    "survivor": Part(("benchmarks.survivor",), "a rank is killed, the other goes on", 120),
+    "exact": Part(("benchmarks.gpu_parts", "exact"), "six collectives, large messages", 120),
+    "hosts": Part(("benchmarks.gpu_parts", "hosts"), "six collectives over many hosts", 120),
+    "lab-restart": Part(("benchmarks.gpu_lab", "restart"), "kill and resume on five nodes", 180),
+    "lab-scaling": Part(("benchmarks.gpu_lab", "scaling"), "1, 2 and 4 nodes", 180),
+    "lab-fabric": Part(("benchmarks.gpu_lab", "fabric"), "rails, pairs, a slow link", 400),
+    "trainer": Part(("benchmarks.single_gpu",), "MFU, kernels, a resume, two ranks", 400),
 }
-PART_SECONDS = 900  # bounds a part that hangs
 
 
-def run_part(name: str, words: Sequence[str], good: Sequence[int] = (0, TARGET_MISSED)) -> bool:
+def run_part(
+    name: str,
+    words: Sequence[str],
+    good: Sequence[int] = (0, TARGET_MISSED),
+    bound: float = ALL_SECONDS,
+) -> bool:
     """Run one part with this process's output; return whether it ran to its end."""
     print(f"\n== {name}: {' '.join(words)}", flush=True)
     began = time.monotonic()
-    try:
-        code = subprocess.run(words, timeout=PART_SECONDS, check=False).returncode
-    except subprocess.TimeoutExpired:
-        code = -1
+    # A session of its own: what a part has started ends with it.
+    with subprocess.Popen(words, start_new_session=True) as process:
+        try:
+            code = process.wait(bound)
+        except subprocess.TimeoutExpired:
+            code = -1
+        finally:
+            end_session(process)
     ran = code in good
     seconds = time.monotonic() - began
     print(f"== {name}: {'ran' if ran else f'BROKE, exit {code}'}, {seconds:.0f} s", flush=True)
     return ran
+
+
+GRACE_S = 20.0  # for a lab to remove itself
+
+
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """End a part that still runs: first it may remove what it made."""
+    if process.poll() is not None:
+        return
+    os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def show_facts(rehearse: bool) -> None:
@@ -114,22 +158,45 @@ def run_suite() -> bool:
 
 
 @click.command()
-@click.option("--rehearse", is_flag=True, help="Part 1 on a CPU, with small sizes.")
+@click.argument("names", nargs=-1, metavar="[PART]...")
+@click.option("--rehearse", is_flag=True, help="All but the suite, on a CPU, with small sizes.")
+@click.option("--out", type=Path, default=Path("runs/gpu"), help="Folder of the results.")
 @click.option("--facts", is_flag=True, hidden=True)
-def main(rehearse: bool, facts: bool) -> None:
-    """All parts; ends with 1 where one broke."""
+def main(names: tuple[str, ...], rehearse: bool, out: Path, facts: bool) -> None:
+    """All parts, or these; ends with 1 where one broke or did not fit."""
     if facts:
         show_facts(rehearse)
         return
-    ran = []
-    for name, (module, shows) in PARTS.items():
-        words = [sys.executable, "-m", module]
-        words += ["--facts"] * (name == "facts") + ["--rehearse"] * rehearse
-        ran.append(run_part(f"{name} ({shows})", words))
-    if not rehearse:
-        ran.append(run_suite())
-    print(f"\n{sum(ran)} of {len(ran)} parts ran", flush=True)
-    sys.exit(not all(ran))
+    if unknown := {*names} - {*PARTS}:
+        raise click.UsageError(f"expected {', '.join(PARTS)}, found {', '.join(sorted(unknown))}")
+    out.mkdir(parents=True, exist_ok=True)
+    kept = out / "done.json"
+    done: dict[str, bool] = json.loads(kept.read_text()) if kept.exists() else {}
+    end, wanted = time.monotonic() + ALL_SECONDS, names or tuple(PARTS)
+    for name in wanted:
+        left = end - time.monotonic()
+        if done.get(name) and not names:
+            print(f"\n== {name}: ran before (see {kept})", flush=True)
+        elif left < LEAST_S:
+            print(f"\n== {name}: NOT RUN, no time is left: give the same command again", flush=True)
+        else:
+            done[name] = run_named(name, rehearse, out, min(left, PARTS[name].seconds))
+            kept.write_text(json.dumps(done, indent=1))
+    if not rehearse and not names:
+        done["suite"] = done.get("suite", False) or run_suite()
+        kept.write_text(json.dumps(done, indent=1))
+    wanted += ("suite",) * (not rehearse and not names)
+    count = sum(done.get(name, False) for name in wanted)
+    print(f"\n{count} of {len(wanted)} parts ran", flush=True)
+    sys.exit(count < len(wanted))
+
+
+def run_named(name: str, rehearse: bool, out: Path, bound: float) -> bool:
+    """Run a part of the table within `bound` seconds; one without its lab counts as not run."""
+    part = PARTS[name]
+    words = [sys.executable, "-m", *part.words, *["--rehearse"] * rehearse]
+    words += ["--out", str(out.resolve())] * name.startswith("lab-")
+    return run_part(f"{name} ({part.shows})", words, bound=bound)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ class LabSize:
     folder.  An `idle_head` has no accelerators.  Without `ray`, nodes are up and Ray is not: a
     test starts it as users do.  Each node has `rails` fabrics, and at least one
     emulated accelerator for each.  The first `larger` nodes have twice as many accelerators.  With
-    several `leaves` (switches), nodes reach those of another leaf by its uplink.
+    several `leaves` (switches), nodes reach those of another leaf by its uplink.  With `one_gpu`
+    all accelerators are the host's first GPU, and NCCL takes each process for a host.
     """
 
     nodes: int
@@ -54,6 +55,7 @@ class LabSize:
     leaves: int = 1
     ray: bool = True
     larger: int = 0
+    one_gpu: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= 64:
@@ -71,6 +73,7 @@ class LabSize:
         asks += f"; rails: {self.rails}" if self.rails > 1 else ""
         asks += f"; leaves: {self.leaves}" if self.leaves > 1 else ""
         asks += "" if self.ray else "; without Ray"
+        asks += "; all are the host's GPU" if self.one_gpu else ""
         asks += f"; twice as many on the first {self.larger}" if self.larger else ""
         has_nvml = "yes" if self.with_nvml else "no"
         return f"{self.nodes} nodes (GPUs of each: {self.gpus}; NVML: {has_nvml}{asks})"
@@ -126,6 +129,7 @@ class Lab:
                 size.auth,
                 size.rails,
                 size.ray,
+                size.one_gpu,
             )
             for index, count in enumerate(own)
         ]

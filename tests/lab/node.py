@@ -22,6 +22,9 @@ PROGRAMS = (sys.prefix, sys.base_prefix)
 TAPES = (
     [path] if (path := os.environ.get("SEATRIAL_TEST_TAPES")) else []
 )  # see tests/recordings/tape
+# With one GPU for all: each process is a host to NCCL, and packages may be in folders of their own.
+ONE_GPU = Path(__file__).with_name("one_gpu")
+HOST_PATHS = [str(ONE_GPU), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 DEATH_SECONDS = 20  # until killed processes are gone: far more than a busy machine takes
 SHARED = "/shared"
 AUTH_TOKEN = "token"  # Ray's token authentication, as RAY_AUTH_MODE has it
@@ -51,9 +54,11 @@ class Node:
         auth: str = "",
         rails: int = 1,
         ray: bool = True,
+        one_gpu: bool = False,
     ) -> None:
         self.lab, self.index, self.home, self.nodes, self.gpus = lab, index, home, nodes, gpus
         self.has_nvml, self.auth, self.rails, self.starts_ray = nvml, auth, rails, ray
+        self.one_gpu = one_gpu
         self.name = f"node{index}"
         self.group = NodeGroup(lab, index)
         self.work = home / self.name
@@ -79,7 +84,11 @@ class Node:
             "PYTHONPATH": str(nvml.TORCH),
         }
         # GPUs are emulated, whatever the host has: Ray counts these ids, CUDA stops at the first.
-        no_gpus = {"CUDA_VISIBLE_DEVICES": ",".join(str(-1 - gpu) for gpu in range(self.gpus))}
+        gpus = [0] * self.gpus if self.one_gpu else [-1 - gpu for gpu in range(self.gpus)]
+        no_gpus = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
+        if self.one_gpu:
+            own = os.environ.get("LD_LIBRARY_PATH", "")
+            no_gpus |= {"PYTHONPATH": os.pathsep.join(HOST_PATHS), "LD_LIBRARY_PATH": own}
         variables = {
             **(stand_in if self.has_nvml else no_gpus),
             "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
@@ -163,11 +172,12 @@ class Node:
         hosts = [f"{own_name_at} {self.name}"] * bool(own_name_at) + hosts
         (self.work / "hosts").write_text("127.0.0.1 localhost\n" + "\n".join(hosts) + "\n")
         self.group.make()
+        own_paths = HOST_PATHS if self.one_gpu else []
         spec = {
             "hostname": self.name,
             "work": str(self.work),
             # The real paths: a checkout's .venv may be a link to elsewhere in /tmp.
-            "keep": sorted({os.path.realpath(p) for p in (REPO, *PROGRAMS, *TAPES)}),
+            "keep": sorted({os.path.realpath(p) for p in (REPO, *PROGRAMS, *TAPES, *own_paths)}),
             "shared": str(self.home / "shared"),
             "shared_at": SHARED,
             "head": self.index == 0,

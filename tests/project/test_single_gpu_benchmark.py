@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -11,6 +12,8 @@ from click.testing import CliRunner
 from benchmarks import gpu
 from tests.support.paths import REPO
 
+WORDS = [sys.executable, "-m", "benchmarks.gpu"]
+SMALL = ("facts", "hash", "kill", "survivor", "trainer")  # the others have labs, or many ranks
 # Figures, segments, and the profile.
 TOLD = (
     *("MFU not known, for the device's peak is not\n", "(target <= 1: no less MFU): "),
@@ -21,14 +24,14 @@ TOLD = (
         "# all_reduce over 2 ranks, gloo",
     ),
     *("peer killed: it joined a new one after ", "peer killed: it added up with that after "),
-    "3 of 3 parts ran",
+    "5 of 5 parts ran",
 )
 
 
 @pytest.mark.soak(criterion="scaling")
-def test_all_parts_run_to_their_end_on_a_cpu() -> None:
+def test_all_parts_run_to_their_end_on_a_cpu(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", "--rehearse"],
+        [*WORDS, "--rehearse", "--out", str(tmp_path), *SMALL],
         cwd=REPO, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
@@ -40,16 +43,36 @@ def test_all_parts_run_to_their_end_on_a_cpu() -> None:
 
 
 def test_a_part_that_breaks_is_told_and_ends_in_1(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    parts = {"broken": ("benchmarks.no_such_part", "nothing"), "sound": ("this", "a poem")}
+    parts = {
+        "broken": gpu.Part(("benchmarks.no_such_part",), "nothing", 60),
+        "sound": gpu.Part(("this",), "a poem", 60),
+        "endless": gpu.Part(("http.server", "0"), "waits", 1),
+    }
     monkeypatch.setattr(gpu, "PARTS", parts)
     monkeypatch.setattr(gpu, "run_suite", lambda: True)
-    done = CliRunner().invoke(gpu.main, [])
+    done = CliRunner().invoke(gpu.main, ["--out", str(tmp_path)])
     assert done.exit_code == 1
     assert "broken (nothing): BROKE, exit 1" in done.output
     assert "sound (a poem): ran" in done.output
-    assert "2 of 3 parts ran" in done.output
+    assert "endless (waits): BROKE, exit -1" in done.output
+    assert "2 of 4 parts ran" in done.output
+    again = CliRunner().invoke(gpu.main, ["--out", str(tmp_path)]).output
+    assert "sound: ran before" in again
+    assert "broken (nothing): BROKE, exit 1" in again
+    assert CliRunner().invoke(gpu.main, ["sound", "--out", str(tmp_path)]).exit_code == 0
+
+
+def test_a_part_that_does_not_fit_any_more_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu, "ALL_SECONDS", gpu.LEAST_S / 2)
+    done = CliRunner().invoke(gpu.main, ["--rehearse", "--out", str(tmp_path)])
+    assert done.exit_code == 1
+    assert done.output.count("NOT RUN, no time is left: give the same command again") == len(
+        gpu.PARTS
+    )
 
 
 NEEDS_LITTLE = """
