@@ -9,6 +9,7 @@ looked at are figures, controls, findings and errors.  `--rehearse` emulates the
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import sys
@@ -74,7 +75,7 @@ def contract_of(lab: Lab, rehearse: bool) -> str:
         kind="emulated" if rehearse else "real",
         nodes=lab.size.nodes,
         gpus=lab.size.gpus,
-        fabric=str(rails).replace("'", '"') if len(rails) > 1 else '"fab0"',
+        fabric=json.dumps(rails if len(rails) > 1 else rails[0]),
         management=management,
         rate=rate,
         pace="pace_seconds = 0.4" * rehearse,

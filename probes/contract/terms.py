@@ -426,18 +426,16 @@ class ClusterTerms(BaseModel):
         return self
 
     @property
-    def total_gpus(self) -> int:
-        """Number of all accelerators that were ordered; 0 where the terms do not say it."""
-        if isinstance(self.gpus_per_node, dict):
-            return sum(gpus * nodes for gpus, nodes in self.gpus_per_node.items())
-        return (self.nodes or 0) * (self.gpus_per_node or 0)
+    def kinds(self) -> dict[int, int]:
+        """Ordered nodes by their number of accelerators: 0 where no number of nodes was ordered."""
+        if isinstance(self.gpus_per_node, int):
+            return {self.gpus_per_node: self.nodes or 0}
+        return self.gpus_per_node or {}
 
     @property
-    def least_gpus(self) -> int:
-        """Number of accelerators that each ordered node has at least; 0 where nothing says it."""
-        if isinstance(self.gpus_per_node, dict):
-            return min(self.gpus_per_node)
-        return self.gpus_per_node or 0
+    def total_gpus(self) -> int:
+        """Number of all accelerators that were ordered; 0 where the terms do not say it."""
+        return sum(gpus * nodes for gpus, nodes in self.kinds.items())
 
     @property
     def gpus_text(self) -> str:

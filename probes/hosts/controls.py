@@ -93,16 +93,19 @@ def control_larger_order(
     """Check that an order of one more node, and of one more GPU on each node, fails."""
     orders = {"nodes": check.NODES, "gpus_per_node": check.GPUS}
     known = {key: getattr(terms, key) for key in orders if getattr(terms, key) is not None}
-    kinds = terms.gpus_per_node if isinstance(terms.gpus_per_node, dict) else {}
-    larger = terms.model_copy(
-        update={key: count + 1 for key, count in known.items() if isinstance(count, int)}
-        | ({"gpus_per_node": {gpus + 1: nodes for gpus, nodes in kinds.items()}} if kinds else {})
-    )
+    larger = terms.model_copy(update={key: _raise_order(order) for key, order in known.items()})
     without = {name for key, name in orders.items() if key not in known}
     unable = "" if known else "the contract orders no number of nodes or GPUs"
     fault = "each number in the order (nodes, GPUs of a node) is raised by one"
     judge = partial(judge_hosts, cluster, larger, facts, [])
     plant(measure, check.LARGER_ORDER, fault, judge, unable=unable, without=without)
+
+
+def _raise_order(order: int | dict[int, int]) -> int | dict[int, int]:
+    """Return an order of one more; of kinds of nodes, of one more GPU on each."""
+    if isinstance(order, dict):
+        return {gpus + 1: nodes for gpus, nodes in order.items()}
+    return order + 1
 
 
 def control_own_folder(cluster: Cluster, folder: str, measure: Recorder) -> None:

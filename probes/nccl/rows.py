@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -159,8 +159,13 @@ class LineRow(ClosedTable):
     - nccl: a phrase of NCCL, of the `kind` of phrases.toml; quote: a text of NCCL itself
     """
 
-    source: str
-    role: str
+    source: Literal[
+        "torch", "gloo", "c10d", "xla", "program", "nccl-tests", "libfabric", "ras", "mlx5"
+    ]
+    role: Literal[
+        "cause", "report", "timeout", "work", "follow-up", "note", "doubt", "other", "nccl",
+        "quote", "exception", "hint",
+    ]  # fmt: skip
     words: Annotated[list[bytes], Field(min_length=1)]
     pattern: Regex
     versions: str

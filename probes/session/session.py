@@ -148,7 +148,7 @@ class RunSession:
             self.cluster.emulated = True
         self._claim(self.cluster)
         if awaited and (limit_s := settings.wait_for_nodes_s):
-            gpus = agreed.cluster.least_gpus if agreed else 0
+            gpus = min(agreed.cluster.kinds, default=0) if agreed else 0
             self.waited_s = wait_for_nodes(self.cluster, awaited, gpus, limit_s, say_waiting)
         if settings.wait_for_room_s:
             self.held_s = wait_for_room(self.cluster, settings.wait_for_room_s, say_waiting)
