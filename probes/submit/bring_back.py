@@ -23,7 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from probes.submit.follow import ConnectionLost, JobsApi, SubmissionState, SubmitError
+from probes.submit.follow import (
+    ConnectionLost,
+    JobsApi,
+    SubmissionState,
+    SubmitError,
+    UnknownJob,
+)
 from probes.submit.package import package_name, zip_files
 from probes.submit.parts import ABOUT, PART, PART_BYTES
 from reports.run_folder.event_log import MAX_FILES
@@ -33,7 +39,8 @@ PARTS_OF_A_JOB = 32  # 8 MiB: what one answer of the dashboard holds
 JOB_S = 120.0  # bounds a job that prints parts
 COPY_S = 3600.0  # bounds all of them: a run has some MiB, and 4 GiB need 10 Mbit/s
 POLL_S = 0.5
-FORGET_ROUNDS = 4  # 2 s
+LOOK_S = 1.0  # how often Ray looks at each job, and may write the end of a removed one
+AWAY = 3  # looks in a row without a job: it does not come back
 TRIES = 3  # for a part whose hash is wrong
 MAX_RUN = 4 * 2**30  # bytes of a run folder: more is no run of ours
 REMOVE_S = 10.0  # in which the cluster's copy is removed: a later submission removes what is left
@@ -101,18 +108,24 @@ class BringBack:
         self._forget_jobs()
 
     def _forget_jobs(self) -> None:
-        """Remove the jobs that printed parts from Ray's list.
+        """Remove the jobs that printed parts from Ray's list, until they stay away.
 
-        Ray may write the end of a job once more after it was removed, so they are looked for again.
+        Ray writes a job that was removed once more, if it had not seen its end before.
         """
-        deadline = time.monotonic() + REMOVE_S
-        for _ in range(FORGET_ROUNDS):
+        deadline, away = time.monotonic() + REMOVE_S, 0
+        while away < AWAY:
+            time.sleep(LOOK_S)
+            away += 1
             for job in self._jobs:
                 if time.monotonic() > deadline:
                     return
-                with contextlib.suppress(SubmitError, ConnectionLost):
+                try:
                     self._api.forget(job)
-            time.sleep(POLL_S)
+                    away = 0
+                except UnknownJob:
+                    pass
+                except (SubmitError, ConnectionLost):
+                    away = 0
 
     def _copy(self, packed: IO[bytes]) -> Archive:
         """Copy all parts, and check the whole."""
