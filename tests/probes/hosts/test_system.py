@@ -53,7 +53,7 @@ FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     (
         "shared_memory", "HOST-SHARED-MEMORY",
-        {"shared_memory": {"size_gib": 0.0625, "free_share": 0.5}},
+        {"shared_memory": {"size_gib": 0.0625, "free_gib": 0.03, "free_share": 0.5}},
         "n1: /dev/shm has 64 MiB, 50 % of it free",
     ),
     (
