@@ -63,7 +63,8 @@ V2, V1 = "sys/fs/cgroup/", "sys/fs/cgroup/cpu/"
         ({V2 + "other/cpu.max": "100000 100000"}, 8),  # another job's
         ({V1 + "cpu.cfs_quota_us": "-1", V1 + "cpu.cfs_period_us": "100000"}, 8),
         ({V1 + "cpu.cfs_quota_us": "400000", V1 + "cpu.cfs_period_us": "100000"}, 4),
-        ({V1 + "job/step/cpu.cfs_quota_us": "5000", V1 + "job/step/cpu.cfs_period_us": "10000"}, 0.5),
+        ({V1 + "job/step/cpu.cfs_quota_us": "5000",
+          V1 + "job/step/cpu.cfs_period_us": "10000"}, 0.5),
         ({V1 + "job/cpu.cfs_quota_us": "30000", V1 + "job/cpu.cfs_period_us": "10000",
           V1 + "job/step/cpu.cfs_quota_us": "-1"}, 3),
     ],

@@ -312,3 +312,16 @@ def test_settings_inform_and_name_the_node_that_differs() -> None:
     assert values["cpu_governor", "n1"] == "powersave"
     assert values["swap_in_use", "n1"] == 3.5
     assert values["shared_memory_free", "n2"] == 0.2
+
+
+def test_a_shared_memory_that_is_full_is_too_small() -> None:
+    full = {"shared_memory": {"size_gib": 64.0, "free_gib": 0.001, "free_share": 0.0}}
+    result = changed(**full)
+    assert not_passed(result) == {"shared_memory n1": "FAIL"}
+    assert "/dev/shm has 65536 MiB, 0 % of it free" in result.findings[0].statement
+
+
+@pytest.mark.near_miss("HOSTS.shared_memory")
+def test_a_shared_memory_with_room_for_nccl_passes() -> None:
+    some = {"shared_memory": {"size_gib": 64.0, "free_gib": 1.0, "free_share": 0.016}}
+    assert not_passed(changed(**some)) == {}
