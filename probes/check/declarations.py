@@ -408,6 +408,7 @@ REACH = {
     "GB/s": (1e5, "no network is this fast"),
     "1/min": (1e6, "a working link does not retransmit a million packets in a minute"),
     "differences": (1e3, "a node cannot differ in a thousand parts"),
+    "errors": (1e6, "a working link does not repeat a million packets in a run"),
     "names": (1.0, "a node has one host name"),
     "connections": (1e6, "even 20,000 nodes make fewer connections (about 30 each)"),
     "tokens/s per rank": (1e9, "no accelerator trains a billion tokens in a second"),

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import util
 from pathlib import Path
 from typing import Any, TypedDict
@@ -119,7 +120,6 @@ def list_packages(extra: Sequence[str] = ()) -> list[str]:
     return sorted(found)
 
 
-CGROUP = "/sys/fs/cgroup"  # a container sees its own limits there
 VARIABLE_PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "FI_", "UCX_", "OMP_")
 
 
@@ -158,6 +158,8 @@ def node_facts() -> NodeFacts:
     """Read this node's facts: names, versions, interfaces, RDMA ports, GPUs, limits, environment.
 
     Keys are stable: HOSTS compares `software` across nodes, FABRIC reads `interfaces`.
+    It runs in a Ray worker.  A worker inherits its CPUs and its cgroup from the raylet, so `cpus`
+    and `ram_gib` are what a job's ranks get, and not what the machine has.
     """
     import ray
 
@@ -273,25 +275,40 @@ def rdma_netdev(port: Path) -> str:
     return next(filter(None, of_gids), "") or (of_card[0] if len(of_card) == 1 else "")
 
 
-def usable_cpus(cgroup: str = CGROUP, cpus: int | None = None) -> float | None:
-    """Read how many CPUs a job has here: the machine's, or the container's limit if lower."""
-    cpus = cpus or os.cpu_count()
-    quota, _, period = read_text(Path(cgroup, "cpu.max")).partition(" ")  # cgroup v2
-    if not period:  # v1
-        quota = read_text(Path(cgroup, "cpu/cpu.cfs_quota_us"))
-        period = read_text(Path(cgroup, "cpu/cpu.cfs_period_us"))
-    limited = quota.isdigit() and period.isdigit()  # no limit: "max", "-1", or no file
-    return min(cpus, int(quota) / int(period)) if cpus and limited else cpus
+def usable_cpus(root: str = "/", cpus: int | None = None) -> float:
+    """Count the CPUs that this process may use: those it may run on, and the quota of its cgroups.
+
+    `root` stands in for the file system, and `cpus` for the CPUs that it may run on.
+    """
+    counts: list[float] = [cpus or min(os.cpu_count() or 1, len(os.sched_getaffinity(0)))]
+    for group in _own_cgroups("cpu", root):
+        quota, _, period = read_text(group / "cpu.max").partition(" ")  # cgroup v2
+        if not period:  # v1
+            quota = read_text(group / "cpu.cfs_quota_us")
+            period = read_text(group / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit():  # no limit: "max", "-1", or no file
+            counts.append(int(quota) / int(period))
+    return min(counts)
 
 
-def usable_memory_gib(cgroup: str = CGROUP, meminfo: str = "/proc/meminfo") -> float | None:
-    """Read how much memory (GiB) a job has: the machine's, or the container's limit if lower."""
-    match = re.search(r"^MemTotal:\s+(\d+) kB$", read_text(Path(meminfo)), re.MULTILINE)
+def usable_memory_gib(root: str = "/") -> float | None:
+    """Read how much memory (GiB) this process may use: the machine's, or less by its cgroups."""
+    text = read_text(Path(root, "proc/meminfo"))
+    match = re.search(r"^MemTotal:\s+(\d+) kB$", text, re.MULTILINE)
     if not match:
         return None
-    files = ("memory.max", "memory/memory.limit_in_bytes")  # cgroup v2, v1
-    limits = [int(text) for name in files if (text := read_text(Path(cgroup, name))).isdigit()]
+    groups = _own_cgroups("memory", root)
+    files = [group / name for group in groups for name in ("memory.max", "memory.limit_in_bytes")]
+    limits = [int(text) for file in files if (text := read_text(file)).isdigit()]
     return round(min([int(match[1]) * 2**10, *limits]) / 2**30, 2)
+
+
+def _own_cgroups(controller: str, root: str) -> list[Path]:
+    """List the cgroups of this process, below `root`; none where the kernel has none."""
+    proc, cgroups = (str(Path(root, name)) for name in ("proc", "sys/fs/cgroup"))
+    with suppress(OSError):
+        return [*system_facts.find_cgroups(controller, "self", proc, cgroups)]
+    return []
 
 
 def _size_gib(path: str) -> float:

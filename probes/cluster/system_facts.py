@@ -84,7 +84,9 @@ def read_thread_room(
     if not limits["starts_any"] and limits["processes"][0] != UNLIMITED:
         uid = parse_status(Path(proc, pid, "status").read_text())["Uid"].split()[0]
         bounds["RLIMIT_NPROC"] = limits["processes"][0] - count_threads(uid, proc)
-    for folder in find_pid_cgroups(pid, proc, cgroups):
+    for folder in find_cgroups("pids", pid, proc, cgroups):
+        if not (folder / "pids.max").exists():
+            continue
         most = (folder / "pids.max").read_text().strip()
         if most != "max":
             room = int(most) - int((folder / "pids.current").read_text())
@@ -114,21 +116,20 @@ def count_threads(uid: str, proc: str = "/proc") -> int:
     return count
 
 
-def find_pid_cgroups(pid: str, proc: str, cgroups: str) -> Iterator[Path]:
-    """Find the cgroups that bound a process's number of threads: its own, and those above it.
+def find_cgroups(controller: str, pid: str, proc: str, cgroups: str) -> Iterator[Path]:
+    """Find the cgroups that bound what a process uses (v1 and v2): its own, and those above it.
 
     Where a container does not see the path of its group, the mount itself is its group.
     """
     for line in Path(proc, pid, "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        roots = {"pids": ["pids"], "": ["", "unified"]}
+        roots = {controller: [controller], "": ["", "unified"]}
         names = next((roots[name] for name in controllers.split(",") if name in roots), [])
         for root in (Path(cgroups, name) for name in names):
             group = root / path.lstrip("/")
             group = group if group.is_dir() else root
             while True:
-                if (group / "pids.max").exists():
-                    yield group
+                yield group
                 if group == root:
                     break
                 group = group.parent

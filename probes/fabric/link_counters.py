@@ -87,6 +87,7 @@ TCP_INFO_BYTES = 232  # of struct tcp_info, to the last field that is read
 RDMA_CACHE_S = 0.012
 # Share of packets that sound data centre networks lose (Guo et al., Pingmesh, 2015).
 SOUND_LOSS = 1e-4
+PORT_PACKETS = 10_000  # of one port: with so many, one lost packet is what sound networks lose
 RDMA_MTU = 4096  # bytes of a packet, where a port counts bytes only
 # Packets, or runs of packets, that a sender resent, by driver.  mlx5: a peer missed a packet, or
 # did not answer in time (NCCL names these as signs of loss).  Then EFA, then bnxt_re.
@@ -143,7 +144,10 @@ class LinkReader:
         """
         if self._ports:
             time.sleep(RDMA_CACHE_S)
-        packets = {"tcp": self.tcp(), "rdma": read_rdma_packets(self._ports)}
+        packets: dict[str, dict[str, Any] | None] = {
+            "tcp": {**self.tcp()},
+            "rdma": read_rdma_packets(self._ports),
+        }
         for counts in packets.values() if self._resent_share else ():
             if counts and counts["sent"] is not None and counts["resent"] is not None:
                 counts["resent"] += int(self._resent_share * counts["sent"])
@@ -196,13 +200,17 @@ def parse_tcp_info(info: bytes) -> dict[str, int] | None:
     return {key: struct.unpack_from("I", info, at)[0] for key, at in TCP_COUNTS.items()}
 
 
-def read_rdma_packets(ports: Sequence[Path]) -> dict[str, Count] | None:
-    """Count the packets that these ports (sysfs folders) sent and resent; None without a port."""
+def read_rdma_packets(ports: Sequence[Path]) -> dict[str, Any] | None:
+    """Count the packets that these ports (sysfs folders) sent and resent; None without a port.
+
+    `ports` has the counts of each.
+    """
     if not ports:
         return None
-    sent = [_packets_sent(port) for port in ports]
-    resent = [_sum_of(port / "hw_counters", RDMA_RESENT) for port in ports]
-    return {"sent": _total(sent), "resent": _total(resent)}
+    sent = {str(port): _packets_sent(port) for port in ports}
+    resent = {str(port): _sum_of(port / "hw_counters", RDMA_RESENT) for port in ports}
+    each = {name: {"sent": sent[name], "resent": resent[name]} for name in sent}
+    return {"sent": _total(sent.values()), "resent": _total(resent.values()), "ports": each}
 
 
 def _packets_sent(port: Path) -> Count:
@@ -323,7 +331,8 @@ def lost_packets(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[i
     """Count (packets sent, packets lost) between two readings of a `LinkReader`.
 
     The transport that carried the bytes decides: RDMA's counters for RDMA, TCP's otherwise.  None
-    if it does not count, or nothing was sent.
+    if it does not count, or nothing was sent.  Of several ports the worst is counted by itself, if
+    it carried enough.
     """
     device = main_device(counter_growth(before["bytes"], after["bytes"]))
     if device == UNKNOWN:
@@ -333,7 +342,10 @@ def lost_packets(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[i
     sent, resent = grown.get("sent"), grown.get("resent")
     if not sent or resent is None:
         return None
-    return sent, max(0, resent - (grown.get("twice") or 0))
+    ports = [(one["sent"] or 0, one["resent"] or 0) for one in (grown.get("ports") or {}).values()]
+    alone = [one for one in ports if one[0] >= PORT_PACKETS]
+    together = sent, max(0, resent - (grown.get("twice") or 0))
+    return max([together, *alone], key=lambda one: one[1] / one[0])
 
 
 def lost_share(readings: Sequence[Mapping[str, Any]]) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,13 +130,21 @@ def node_growth(
         if changes[name] is None and any(changes.get(port) is not None for port in below):
             del changes[name]
     evidence = {"ports": ports, "tcp": counter_difference(before["tcp"], after["tcp"])}
-    return LinkGrowth(changes, worst_errors(ports), evidence)
+    # An interface below RDMA counts the errors of RDMA's packets, but not these packets.
+    rdma = [name for name in names if "/" in name]
+    groups = [_with_lower(before["ports"], [one]) for one in rdma] or [[name] for name in names]
+    each = [{name: ports[name] for name in group} for group in groups]
+    return LinkGrowth(changes, worst_errors(ports, each), evidence)
 
 
 def fabric_ports(ports: Ports, fabric: str) -> list[str]:
     """List the ports of a fabric: its interfaces, or all of RDMA, and the interfaces below."""
     rdma = [name for name in ports if "/" in name] if fabric == RDMA else []
-    queue = [*rdma, *interfaces_of(fabric)]
+    return _with_lower(ports, [*rdma, *interfaces_of(fabric)])
+
+
+def _with_lower(ports: Ports, queue: list[str]) -> list[str]:
+    """List ports and the interfaces below them."""
     found: dict[str, None] = {}
     while queue:
         name = queue.pop(0)
@@ -146,8 +154,17 @@ def fabric_ports(ports: Ports, fabric: str) -> list[str]:
     return list(found)
 
 
-def worst_errors(ports: Ports) -> PortErrors | None:
-    """Find the direction with the largest share of errors; None if no port counts any.
+def worst_errors(ports: Ports, each: Sequence[Ports] = ()) -> PortErrors | None:
+    """Find the port and direction with the largest share of errors; None if no port counts any.
+
+    Ports of `each` that carried enough are judged by themselves; all together count as well.
+    """
+    alone = [found for one in each for found in _count_errors(one) if found.enough]
+    return max([*_count_errors(ports), *alone], key=lambda one: one.share, default=None)
+
+
+def _count_errors(ports: Ports) -> list[PortErrors]:
+    """Add up the errors of ports by direction.
 
     EFA counts no errors of what it sends: it counts lost packets as resent.
     """
@@ -160,7 +177,7 @@ def worst_errors(ports: Ports) -> PortErrors | None:
             worst = max(known, key=lambda name: known[name])
             total = sum(count for count in packets if count is not None)
             found.append(PortErrors(way, worst, sum(known.values()), total))
-    return max(found, key=lambda one: one.share, default=None)
+    return found
 
 
 UNCOUNTED = "no counter shows how many packets were lost"

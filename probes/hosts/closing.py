@@ -15,7 +15,7 @@ from probes.check.judging import plant, plant_on
 from probes.check.recorder import Recorder
 from probes.cluster.ask import Answers, ask_nodes
 from probes.cluster.cluster import Cluster
-from probes.cluster.dcgm import LEVEL_SECONDS, run_diagnostics
+from probes.cluster.dcgm import LEVEL_SECONDS, WARNED, find_unproven, run_diagnostics
 from probes.cluster.gpus import XidListener
 from probes.cluster.nvml import TIMEOUT, NvmlWith, import_nvml
 from probes.cluster.system_facts import BOOT_ID, read_text
@@ -102,14 +102,12 @@ def control_restarted_node(
     )
 
 
-LEAST_S = 60.0  # a rate is taken over a minute at least: one packet in a short run is no rate
-
-
 @dataclass(frozen=True)
 class GpuCounter:
     """One counter of a GPU, and what a finding says of its gain.
 
-    `factor` turns the gain into the measure's unit; `is_rate` divides it by the seconds of the run.
+    `factor` turns the gain into the measure's unit.  `per` makes it a rate: the gain in so many
+    seconds.  A shorter run counts as that long: one event in it is no rate.
     """
 
     name: str
@@ -117,21 +115,16 @@ class GpuCounter:
     code: str
     text: str
     unit: str
-    is_rate: bool = False
+    per: float = 0.0
 
 
 # By measure.
 WEAR = {
     check.HEAT_TIME: GpuCounter(
-        "heat_ns", 1e-9, "HOST-GPU-SLOWED", "heat slowed the clocks for {} of the run", "s"
+        "heat_ns", 1e-9, "HOST-GPU-SLOWED", "heat slowed the clocks for {} in 10 min", "s", 600.0
     ),
     check.PCIE_REPLAYS: GpuCounter(
-        "pcie_replays",
-        60.0,
-        "HOST-PCIE",
-        "PCIe retransmitted {} per minute",
-        "packets",
-        is_rate=True,
+        "pcie_replays", 1, "HOST-PCIE", "PCIe retransmitted {} per minute", "packets", 60.0
     ),
     check.NVLINK_ERRORS: GpuCounter(
         "nvlink_errors", 1, "HOST-NVLINK", "{} in the run (replays or recoveries)", "NVLink errors"
@@ -163,12 +156,12 @@ def _gains(
     counter: GpuCounter, before: Mapping[str, Any], now: Facts
 ) -> list[tuple[Board, float | None]]:
     boards = {_key(board): board for board in before["boards"] if any(_key(board))}
-    seconds = max(now["clock"] - before["clock"], LEAST_S) if counter.is_rate else 1
+    share = min(1.0, counter.per / max(now["clock"] - before["clock"], 1e-9)) if counter.per else 1
     gains: list[tuple[Board, float | None]] = []
     for board in now["boards"]:
         first, last = boards.get(_key(board), {}).get(counter.name), board.get(counter.name)
         is_known = first is not None and last is not None and last >= first
-        gains.append((board, (last - first) * counter.factor / seconds if is_known else None))
+        gains.append((board, (last - first) * counter.factor * share if is_known else None))
     return gains
 
 
@@ -284,6 +277,7 @@ LEVELS = {"quick": 1, "standard": 2, "soak": 3}
 START_SECONDS = 60.0  # for a worker on a busy node, in addition to the diagnostic itself
 NO_GPU = "999"  # an index that no node has, for the control
 SHOWN_TESTS = 3  # failed tests of a node in a sentence
+WARNING = 0.5  # of a failed test: what DCGM warns of is MARGINAL
 
 
 def judge_diagnostics(cluster: Cluster, measure: Recorder) -> None:
@@ -293,8 +287,10 @@ def judge_diagnostics(cluster: Cluster, measure: Recorder) -> None:
     known, names = answers.values, cluster.node_names
     nodes = f"{len(known)} of {len(cluster.nodes)} nodes"
     measure.covered(f"dcgmi diag -r {level} was called on {nodes}")
+    boards = {fact["node"]: len(fact["gpu_health"]["boards"]) for fact in cluster.facts}
     for id in (node["id"] for node in cluster.nodes):
-        judge_node(names[id], known.get(id), answers.errors.get(id, ""), measure)
+        why, gpus = answers.errors.get(id, ""), boards.get(id, 0)
+        judge_node(names[id], known.get(id), why, measure, level, gpus)
     victim = cluster.nodes[-1]
     name = names[victim["id"]]
     planted = _run_on([victim], level=1, gpus=NO_GPU).values.get(victim["id"])
@@ -303,15 +299,31 @@ def judge_diagnostics(cluster: Cluster, measure: Recorder) -> None:
     plant(measure, check.MISSING_GPU, fault, partial(judge_node, name, planted, ""), unable=unable)
 
 
-def judge_node(name: str, answer: Mapping[str, Any] | None, silent: str, measure: Recorder) -> None:
-    """Judge one node's answer; a diagnostic that did not run to its end counts as failed."""
+def judge_node(
+    name: str,
+    answer: Mapping[str, Any] | None,
+    silent: str,
+    measure: Recorder,
+    level: int = 1,
+    gpus: int = 0,
+) -> None:
+    """Judge one node's answer; a diagnostic that did not run to its end counts as failed.
+
+    A test of the level that did not pass on each of the node's GPUs proves nothing.  A warning
+    counts as half a failure, which is MARGINAL.
+    """
     if answer is None:
         measure(check.DIAG_FAILURES, None, on=name, note=f"the node does not answer: {silent}")
         return
     failed = list(answer["failed"])
     if answer["error"]:
         failed.append({"test": "diagnostic", "where": "", "text": answer["error"]})
-    measure(check.DIAG_FAILURES, len(failed), on=name)
+    results = answer.get("results", [])
+    unproven = [] if failed else find_unproven(results, level, gpus)
+    warned = any(one["status"].lower().startswith(WARNED) for one in results)
+    value = len(failed) or (WARNING if warned else 0)
+    note = "; ".join(unproven)
+    measure(check.DIAG_FAILURES, None if unproven else value, on=name, note=note)
     if failed:
         texts = [_describe(one) for one in failed]
         statement = f"{name}: {join_names(texts, SHOWN_TESTS)}. Expected: no failed test"

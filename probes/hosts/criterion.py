@@ -9,7 +9,7 @@ from typing import Any
 from probes.check.declarations import (
     ALL_GPUS, LONGER_TIER, NVML_THERE, ON_GPU, OWN_HOSTS, RDMA_AGREED, SEVERAL_HOSTS, SEVERAL_NODES,
     TASKS, THREE_NODES, Check, ControlRow, CriterionRow, OnOneNode, Order, Probe, When,
-    default_check, none_of, ordered, wrong_data,
+    default_check, fixed_check, none_of, ordered, wrong_data,
 )
 
 SHARED = ordered("shared")
@@ -109,8 +109,10 @@ CLOSED_GPUS = no_gpu(
     "closed_gpus", "no job can use a GPU in compute mode Prohibited",
     "jobs cannot open GPUs{on}: {value}",
 )
-DIAG_FAILURES = none_of(
-    "diag_failures", "tests", "DCGM's own diagnostics must pass on each node",
+# A warning is half a failure: MARGINAL.
+DIAG_FAILURES = fixed_check(
+    "diag_failures", "tests", "DCGM's own diagnostics must pass on each GPU of a node; a warning counts as half",
+    high=0.5, marginal_high=0,
     when=ordered("dcgm_diag") & ON_GPU, failing="DCGM's diagnostics fail{on}: {value}",
 )
 DUPLICATE_GPUS = none_of(
@@ -149,17 +151,17 @@ GPUS_CHANGED = no_gpu(
 )
 HEAT_TIME = default_check(
     "heat_time", "s",
-    "all ranks wait for a GPU that heat throttles; one short event in the run is allowed", high=5,
-    when=ON_GPU, failing="heat slowed a GPU down for {value}{on}",
+    "all ranks wait for a GPU that heat throttles; one short event in 10 minutes is allowed", high=5,
+    when=ON_GPU, failing="heat slowed a GPU down for {value} in 10 minutes{on}",
 )
 PCIE_REPLAYS = default_check(
     "pcie_replays", "1/min", "DCGM's health watch warns above this rate (DCGM_FR_PCI_REPLAY_RATE)", high=8,
     when=ON_GPU, failing="PCIe retransmits packets{on}: {value}",
 )
-NVLINK_ERRORS = none_of(
+NVLINK_ERRORS = default_check(
     "nvlink_errors", "errors",
     "DCGM's health watch fails at the first replay or recovery (DCGM_FR_NVLINK_ERROR_CRITICAL)",
-    when=ON_GPU, failing="NVLink has errors{on}: {value}",
+    high=0, when=ON_GPU, failing="NVLink has errors{on}: {value}",
 )
 XIDS = none_of(
     "xids", "Xids", "an Xid reports a fault of a GPU, or a program that failed; what follows a kill by seatrial does not count", when=ON_GPU,
@@ -191,7 +193,7 @@ STACK = default_check(
 SHARED_MEMORY = default_check(
     "shared_memory", "GiB",
     "NCCL keeps buffers in /dev/shm and asks for --shm-size=1g in a container", low=1,
-    when=OWN_HOSTS, failing="/dev/shm has only {value}{on}",
+    when=OWN_HOSTS, failing="/dev/shm has only {value} free{on}",
 )
 PROCESSES = default_check(
     "processes", "threads a rank",

@@ -48,6 +48,8 @@ FABRIC_HEALTH = {
 NVSWITCH_BOARD = re.compile(r"SXM|\bH[12]00 80GB HBM3|\bH200$|\bH20$|\bB[23]00\b")
 GRACE_BOARD = re.compile(r"\bGB[23]00\b")
 WHOLE_NODE, WHOLE_TRAY = 8, 4  # GPUs of an HGX or DGX, and of a GB200 tray
+# NVLinks of a GPU of such boards (NVIDIA's data sheets: 900 or 1800 GB/s, and 600 GB/s of an A100).
+MODEL_LINKS = {r"\b(H[12]00|H20|G?B[23]00)\b": 18, r"\bA100\b": 12}
 
 
 @dataclass
@@ -182,12 +184,13 @@ def _describe_pcie(board: Board, _: int, __: Fleet) -> str:
 def _describe_links(board: Board, gpus: int, fleet: Fleet) -> str:
     links, model = board["nvlinks"], board.get("name") or ""
     least = fleet.links.get((model, gpus), 0)
-    if gpus == 1 or board.get("mig"):  # no other GPU to reach; MIG trains links of an A100 off
+    if gpus == 1 or board.get("split"):  # no other GPU to reach; MIG trains links of an A100 off
         least = 0
-    elif connects_all_links(board, gpus):
-        least = links["all"]
-    is_down = links["active"] < least
-    return f"{links['active']} of {links['all']} NVLinks are active" if is_down else ""
+    elif connects_all_links(board, gpus):  # a board may not list a link that it has
+        known = [count for name, count in MODEL_LINKS.items() if re.search(name, model)]
+        least = max([links["all"], least, *known])
+    is_down, most = links["active"] < least, max(links["all"], least)
+    return f"{links['active']} of {most} NVLinks are active" if is_down else ""
 
 
 # Only boards on an NVSwitch register.
@@ -357,7 +360,12 @@ def judge_gpu_health(facts: AllFacts, measure: Recorder) -> None:
 
 def judge_node_health(fact: Facts, fleet: Fleet, measure: Recorder) -> None:
     """Judge the GPUs of one node, compared with the fleet's."""
-    node, boards = fact["name"], [*fact["gpu_health"]["boards"], *_missing_boards(fact)]
+    split = {gpu["index"] for gpu in fact["gpus"] if "mig" in gpu}
+    read = [
+        {**one, "split": one.get("mig") and one["index"] in split}
+        for one in fact["gpu_health"]["boards"]
+    ]
+    node, boards = fact["name"], [*read, *_missing_boards(fact)]
     for one in CHECKS:
         _judge_check(one, node, boards, fleet, measure)
     _judge_power(node, boards, measure)
@@ -438,8 +446,9 @@ def _judge_power(node: str, boards: Sequence[Board], measure: Recorder) -> None:
 
 
 def _power_share(board: Board) -> float | None:
+    """Divide the limit by the default, in whole watts: some boards report 699.9 of 700 W."""
     limit, default = board.get("power_limit_mw"), board.get("power_default_mw")
-    return limit / default if limit and default else None
+    return round(limit / 1000) / round(default / 1000) if limit and default else None
 
 
 def _judge_queries(node: str, boards: Sequence[Board], measure: Recorder) -> None:
@@ -460,6 +469,8 @@ def _note_state(node: str, boards: Sequence[Board], measure: Recorder) -> None:
     """Note what is worth knowing and no fault: persistence mode, errors of earlier times."""
     off = sum(board.get("persistence") is False for board in boards)
     measure.note("GPUs without persistence mode", off, "GPUs", on=node)
+    rows = sum((board.get("remapped_rows") or {}).get("uncorrectable", 0) for board in boards)
+    measure.note("memory rows remapped since the GPUs were new", rows, "rows", on=node)
     errors = sum(board.get("lifetime_errors") or 0 for board in boards)
     measure.note(
         "uncorrected memory errors (ECC) since the GPUs were new", errors, "errors", on=node

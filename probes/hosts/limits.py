@@ -67,7 +67,10 @@ def read_stack(system: Facts, ranks: int) -> Reading:
 
 
 def read_shared_memory(system: Facts, ranks: int) -> Reading:
-    """Read the size of /dev/shm (GiB).  Memory is its limit where it reports no size."""
+    """Read what is free in /dev/shm (GiB).  Memory is its limit where it reports no size.
+
+    Where a quarter or less is in use, its size counts: a container with --shm-size=1g is sound.
+    """
     room = system["shared_memory"]
     if room["error"]:
         return Reading(0, text=f"no file can be written in {room['path']}: {room['error']}")
@@ -76,7 +79,8 @@ def read_shared_memory(system: Facts, ranks: int) -> Reading:
             system["settings"]["ram_gib"], "the sizes of /dev/shm and of memory could not be read"
         )
     text = f"{room['path']} has {room['size_gib'] * 1024:.0f} MiB, {percent(room['free_share'])}"
-    return Reading(room["size_gib"], text=f"{text} of it free")
+    size = "size_gib" if room["free_share"] >= 0.75 else "free_gib"
+    return Reading(room[size], text=f"{text} of it free")
 
 
 def read_threads(system: Facts, ranks: int) -> Reading:

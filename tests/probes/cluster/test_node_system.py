@@ -14,7 +14,7 @@ import pytest
 from probes.cluster import system_facts as facts_system
 from probes.cluster.system_facts import (
     count_threads,
-    find_pid_cgroups,
+    find_cgroups,
     find_temporary_folder,
     name_file_system,
     parse_limit,
@@ -148,7 +148,8 @@ def test_a_container_sees_its_own_group_as_the_mount(tmp_path: Path) -> None:
     proc = make_proc(tmp_path / "second", cgroup="0::/\n")
     make_group(cgroups, "300", 400)  # lowered below what is in use
     assert room(proc, cgroups)[f"pids.max of {cgroups}"] == 0
-    assert [str(g) for g in find_pid_cgroups("7", str(proc), str(cgroups))] == [str(cgroups)]
+    found = [str(group) for group in find_cgroups("pids", "7", str(proc), str(cgroups))]
+    assert found == [str(cgroups), f"{cgroups}/unified"]
 
 
 def test_the_group_of_a_hybrid_machine_is_found(tmp_path: Path) -> None:

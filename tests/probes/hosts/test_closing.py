@@ -204,7 +204,7 @@ def test_gpus_without_uuid_prove_no_change() -> None:
         ),
         (
             *({"heat_ns": 30_000_000_000}, ["heat_time"], "HOST-GPU-SLOWED"),
-            "heat slowed the clocks for 30 s of the run. Expected: <= 5 s",
+            "heat slowed the clocks for 30 s in 10 min. Expected: <= 5 s",
         ),
         (
             *({"pcie_replays": 100}, ["pcie_replays"], "HOST-PCIE"),
@@ -232,12 +232,20 @@ def test_a_gpu_that_became_sick_is_named(
     ("seconds", "board"),
     [
         (RUN_S, {"heat_ns": 5_000_000_000}),
+        (6 * RUN_S, {"heat_ns": 29_000_000_000}),  # an hour
+        (60.0, {"heat_ns": 4_900_000_000}),
         (RUN_S, {"pcie_replays": 80}),  # 8 a minute
         (2.0, {"pcie_replays": 8}),  # in a short run, too
     ],
 )
 def test_what_a_sound_gpu_gains_in_a_run(seconds: float, board: dict[str, Any]) -> None:
     assert run_closing(with_gpu(seconds, **board)).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(("seconds", "heat_s"), [(60.0, 5.1), (RUN_S, 5.1), (6 * RUN_S, 31.0)])
+def test_heat_counts_in_proportion_to_the_run(seconds: float, heat_s: float) -> None:
+    result = run_closing(with_gpu(seconds, heat_ns=int(heat_s * 1e9)))
+    assert not_passed(result) == {"heat_time n1": "FAIL"}
 
 
 @pytest.mark.near_miss(*(f"HOSTS.{name}" for name in WEAR))
@@ -350,7 +358,7 @@ def test_a_gpu_without_a_known_slot_keeps_its_counters() -> None:
     now = {"clock": 60.0, "boards": [{**board, "pcie_replays": 63}]}
     counter = closing.WEAR["pcie_replays"]
     ((_, gain),) = closing._gains(counter, before, now)
-    assert gain == 60 * counter.factor / (60 if counter.is_rate else 1)
+    assert gain == 60
     unknown = [{**board, "uuid": ""}]
     ((_, gain),) = closing._gains(
         counter, {**before, "boards": unknown}, {**now, "boards": unknown}

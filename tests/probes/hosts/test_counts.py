@@ -381,3 +381,12 @@ def test_more_gpus_than_any_kind_has_are_no_kind() -> None:
 def test_one_node_more_than_was_ordered_has_no_kind() -> None:
     failed = not_passed(run_hosts(of_sizes(8, 4, 4, 4), **KINDS))
     assert failed == {"nodes cluster": "FAIL", "gpus n3": "UNPROVEN"}
+
+
+def test_a_node_that_joins_after_the_facts_were_read_is_one_too_many() -> None:
+    cluster = StandInHosts(4)
+    del cluster.facts[3]  # it was not there yet
+    failed = not_passed(run_hosts(cluster, nodes=3, gpus_per_node=8))
+    assert failed["nodes cluster"] == "FAIL"
+    fewer = not_passed(run_hosts(cluster, nodes=4, gpus_per_node=8))
+    assert fewer["nodes cluster"] == "FAIL"  # it does not answer

@@ -41,8 +41,9 @@ def dcgm4(status: str = "Pass", warning: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("output", [dcgm3(), dcgm4(), dcgm3("Warn"), dcgm4("Skip")])
-def test_what_passes_warns_or_is_skipped_is_no_fault(output: dict[str, Any]) -> None:
-    assert parse_diagnostics(json.dumps(output), 0) == {"error": "", "failed": []}
+def test_what_passes_warns_or_is_skipped_has_not_failed(output: dict[str, Any]) -> None:
+    answer = parse_diagnostics(json.dumps(output), 0)
+    assert (answer["error"], answer["failed"]) == ("", [])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,22 @@ def test_a_node_without_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert run_diagnostics(1)["error"] == "dcgmi is not installed"
 
 
-SOUND = {"error": "", "failed": []}
+def answered(
+    tests: tuple[str, ...] = ("software", "pcie", "memory"),
+    gpus: int = 8,
+    **changed: str,
+) -> dict[str, Any]:
+    """Return what a node with 8 GPUs answers at level 2; `changed` is by test, of GPU 3."""
+    results = [
+        {"test": test, "where": str(gpu), "text": "",
+         "status": changed.get(test, "Pass") if gpu == 3 else "Pass"}
+        for test in tests
+        for gpu in range(gpus)
+    ]  # fmt: skip
+    return {"error": "", "failed": [], "results": results}
+
+
+SOUND = answered()
 NO_GPU = {"error": "no such GPU", "failed": []}
 
 
@@ -133,6 +149,38 @@ def test_sound_nodes_pass_and_the_control_is_caught() -> None:
         "missing GPU", True, ["diag_failures"],
     )  # fmt: skip
     assert result.coverage == "dcgmi diag -r 2 was called on 3 of 3 nodes"
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict", "note"),
+    [
+        (answered(memory="Skip"), "UNPROVEN", "memory passed on 7 of 8 GPUs (Skip)"),
+        (answered(pcie="Not Run"), "UNPROVEN", "pcie passed on 7 of 8 GPUs (Not Run)"),
+        (answered(gpus=1), "UNPROVEN", "software passed on 1 of 8 GPUs (no result)"),
+        (answered(("software",)), "UNPROVEN", "pcie passed on 0 of 8 GPUs (no result)"),
+        (answered(memory="Warn"), "MARGINAL", ""),
+    ],
+)
+def test_what_was_not_tested_proves_nothing_and_a_warning_is_marginal(
+    answer: dict[str, Any], verdict: str, note: str
+) -> None:
+    result = judged(answer)
+    assert not_passed(result) == {"diag_failures n1": verdict}
+    assert note in next(m.note for m in result.measurements if m.subject == "n1")
+
+
+@pytest.mark.near_miss("HOSTS.diag_failures")
+def test_dcgm_3_names_several_gpus_at_once_and_optional_tests_may_be_skipped() -> None:
+    passed = {"gpu_ids": "0,1,2,3,4,5,6,7", "status": "PASS"}
+    names = ("NVML Library", "PCIe", "GPU Memory")
+    tests = [{"name": name, "results": [passed]} for name in names]
+    tests.append({"name": "EUD Test", "results": [{**passed, "status": "Skip"}]})
+    tests.append({"name": "Denylist", "results": [{"status": "PASS"}]})
+    answer = parse_diagnostics(json.dumps({"tests": tests}), 0)
+    assert judged(answer).verdict is Verdict.PASS
+    tests[2]["results"] = [{**passed, "gpu_ids": "0,1,2"}, {**passed, "status": "Skip"}]
+    answer = parse_diagnostics(json.dumps({"tests": tests}), 0)
+    assert not_passed(judged(answer)) == {"diag_failures n1": "UNPROVEN"}
 
 
 @pytest.mark.parametrize(("tier", "level"), [("quick", 1), ("standard", 2), ("soak", 3)])

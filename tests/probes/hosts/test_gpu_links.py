@@ -10,6 +10,7 @@ import pytest
 from probes.hosts import controls
 from reports.measurement import Verdict
 from tests.support.simulated_hosts import (
+    H100,
     StandInHosts,
     board_of,
     cluster_with,
@@ -93,8 +94,35 @@ def test_boards_and_machines_that_need_no_links(model: str, gpus: int, active: i
 def test_mig_trains_the_links_of_an_a100_off() -> None:
     cluster = links(StandInHosts(), 0, SXM)
     for fact in cluster.facts:
-        for board in fact["gpu_health"]["boards"]:
+        for board, gpu in zip(fact["gpu_health"]["boards"], fact["gpus"], strict=True):
             board["mig"] = True
+            gpu["mig"] = 0
+    assert run_hosts(cluster, gpu_model=H100, **ORDER).verdict is Verdict.PASS
+
+
+def test_the_flag_of_mig_excuses_no_gpu_that_is_not_split() -> None:
+    result = run_hosts(cluster_with({"mig": True, "nvlinks": {"active": 0, "all": 18}}), **ORDER)
+    assert not_passed(result) == {"nvlinks_down n1": "FAIL"}
+
+
+@pytest.mark.parametrize(("model", "usual"), [(H100, 18), (SXM, 12), ("NVIDIA H200", 18)])
+def test_a_link_that_a_board_does_not_list_is_missing(model: str, usual: int) -> None:
+    """NVML says of such a link that it is not supported, as of one that the model lacks."""
+    cluster = links(StandInHosts(), usual, model, usual)
+    board_of(cluster, 1, 3)["nvlinks"] = {"active": usual - 2, "all": usual - 2}
+    result = run_hosts(cluster, **ORDER)
+    assert not_passed(result) == {"nvlinks_down n1": "FAIL"}
+    assert f"{usual - 2} of {usual} NVLinks are active" in result.findings[0].statement
+
+
+def test_links_that_no_board_lists_are_missing() -> None:
+    failed = not_passed(run_hosts(links(StandInHosts(), 9, H100, 9), **ORDER))
+    assert failed == {f"nvlinks_down n{i}": "FAIL" for i in range(3)}
+
+
+@pytest.mark.near_miss("HOSTS.nvlinks_down")
+def test_a_model_with_fewer_links_has_all_that_it_lists() -> None:
+    cluster = links(StandInHosts(), 8, "NVIDIA A800-SXM4-80GB", 8)
     assert run_hosts(cluster, **ORDER).verdict is Verdict.PASS
 
 

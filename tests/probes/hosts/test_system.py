@@ -53,7 +53,7 @@ FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     (
         "shared_memory", "HOST-SHARED-MEMORY",
-        {"shared_memory": {"size_gib": 0.0625, "free_share": 0.5}},
+        {"shared_memory": {"size_gib": 0.0625, "free_gib": 0.03, "free_share": 0.5}},
         "n1: /dev/shm has 64 MiB, 50 % of it free",
     ),
     (
@@ -312,3 +312,17 @@ def test_settings_inform_and_name_the_node_that_differs() -> None:
     assert values["cpu_governor", "n1"] == "powersave"
     assert values["swap_in_use", "n1"] == 3.5
     assert values["shared_memory_free", "n2"] == 0.2
+
+
+def test_a_shared_memory_that_is_full_is_too_small() -> None:
+    full = {"shared_memory": {"size_gib": 64.0, "free_gib": 0.001, "free_share": 0.0}}
+    result = changed(**full)
+    assert not_passed(result) == {"shared_memory n1": "FAIL"}
+    assert "/dev/shm has 65536 MiB, 0 % of it free" in result.findings[0].statement
+
+
+@pytest.mark.near_miss("HOSTS.shared_memory")
+@pytest.mark.parametrize(("size", "free"), [(64.0, 1.0), (1.0, 0.76)])
+def test_a_shared_memory_with_room_for_nccl_passes(size: float, free: float) -> None:
+    room = {"size_gib": size, "free_gib": free, "free_share": free / size}
+    assert not_passed(changed(shared_memory=room)) == {}

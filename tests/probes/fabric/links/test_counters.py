@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,9 +98,17 @@ def mlx5(root: Path, device: str = "mlx5_0", **hardware: object) -> Path:
     return port
 
 
+def counts(ports: list[Path]) -> dict[str, Any]:
+    """What ports have sent and resent together; of each, `read_rdma_packets` says it as well."""
+    found = read_rdma_packets(ports)
+    assert found is not None
+    assert list(found.pop("ports")) == [str(port) for port in ports]
+    return found
+
+
 def test_an_mlx5_port(tmp_path: Path) -> None:
     port = mlx5(tmp_path / "ib", implied_nak_seq_err=7, np_ecn_marked_roce_packets=8)
-    assert read_rdma_packets([port]) == {"sent": 1000, "resent": 18}
+    assert counts([port]) == {"sent": 1000, "resent": 18}
     found = read_ports(str(tmp_path), str(tmp_path / "ib"))["mlx5_0/1"]
     assert found["changes"] == 2
     assert found["packets"] == {"sends": 1000, "receives": 2000}
@@ -110,7 +119,7 @@ def test_an_mlx5_port(tmp_path: Path) -> None:
 def test_an_efa_port_has_counters_of_its_own(tmp_path: Path) -> None:
     port = tmp_path / "ib" / "rdmap16s27" / "ports" / "1"
     write(port / "hw_counters", tx_pkts=500, rx_pkts=400, retrans_pkts=9, rx_drops=1)
-    assert read_rdma_packets([port]) == {"sent": 500, "resent": 9}
+    assert counts([port]) == {"sent": 500, "resent": 9}
     found = read_ports(str(tmp_path), str(tmp_path / "ib"))["rdmap16s27/1"]
     assert found["packets"] == {"sends": 500, "receives": 400}
     assert found["errors"] == {"sends": None, "receives": 1}
@@ -120,27 +129,27 @@ def test_an_efa_port_has_counters_of_its_own(tmp_path: Path) -> None:
 def test_a_broadcom_port_counts_under_other_names(tmp_path: Path) -> None:
     port = tmp_path / "bnxt_re0" / "ports" / "1"
     write(port / "hw_counters", tx_pkts=500, seq_err_naks_rcvd=2, to_retransmits=3)
-    assert read_rdma_packets([port]) == {"sent": 500, "resent": 5}
+    assert counts([port]) == {"sent": 500, "resent": 5}
 
 
 def test_counters_that_cannot_be_read_are_unknown_and_never_0(tmp_path: Path) -> None:
     port = tmp_path / "ib" / "mlx5_0" / "ports" / "1"
     write(port / "counters", port_xmit_data=4096, link_downed=None)
     write(port / "hw_counters", packet_seq_err=None)
-    assert read_rdma_packets([port]) == {"sent": 4, "resent": None}  # 4 x 4096 bytes of 4096
+    assert counts([port]) == {"sent": 4, "resent": None}  # 4 x 4096 bytes of 4096
     found = read_ports(str(tmp_path), str(tmp_path / "ib"))["mlx5_0/1"]
     assert found["changes"] is None
     assert found["errors"] == {"sends": None, "receives": None}
     assert read_rdma_packets([]) is None
     efa = tmp_path / "efa_0" / "ports" / "1"
     write(efa / "hw_counters", tx_bytes=8192)
-    assert read_rdma_packets([efa]) == {"sent": 2, "resent": None}  # 8192 bytes of 4096
+    assert counts([efa]) == {"sent": 2, "resent": None}  # 8192 bytes of 4096
 
 
 def test_one_port_of_several_that_says_nothing_leaves_all_unknown(tmp_path: Path) -> None:
     silent = tmp_path / "mlx5_1" / "ports" / "1"
     silent.mkdir(parents=True)
-    assert read_rdma_packets([mlx5(tmp_path), silent]) == {"sent": None, "resent": None}
+    assert counts([mlx5(tmp_path), silent]) == {"sent": None, "resent": None}
 
 
 def test_an_interface_and_what_it_is_made_of(tmp_path: Path) -> None:

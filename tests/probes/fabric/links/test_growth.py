@@ -57,6 +57,26 @@ def test_where_rdma_carried_the_bytes_its_counters_are_asked(
     assert lost_packets(before, rdma(sent, resent)) == lost
 
 
+@pytest.mark.parametrize(
+    ("each", "lost"),
+    [
+        ([(10**6, 7900), *[(10**6, 0)] * 7], (10**6, 7900)),  # of all rails it is below the limit
+        ([(9000, 90), *[(10**6, 0)] * 7], (7_009_000, 90)),  # a rail that hardly carried anything
+    ],
+)
+def test_the_worst_rail_is_judged_by_itself(
+    each: list[tuple[int, int]], lost: tuple[int, int]
+) -> None:
+    def total(ports: list[tuple[int, int]]) -> dict[str, Any]:
+        sums = {"sent": sum(sent for sent, _ in ports), "resent": sum(again for _, again in ports)}
+        of = {f"mlx5_{i}": {"sent": s, "resent": r} for i, (s, r) in enumerate(ports)}
+        return {**sums, "ports": of}
+
+    before = reading(bytes={"rdma": 0, "eth0": 0}, rdma=total([(0, 0)] * 8))
+    after = reading(10, bytes={"rdma": 1 << 30, "eth0": 5000}, rdma=total(each))
+    assert lost_packets(before, after) == lost
+
+
 def tries(*losses: int) -> list[dict[str, Any]]:
     """Readings around tries of 1000 segments, of which so many are lost."""
     totals = [sum(losses[:count]) for count in range(len(losses) + 1)]

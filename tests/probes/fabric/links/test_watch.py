@@ -147,3 +147,29 @@ def test_a_control_lets_one_node_report_more_than_it_counted() -> None:
     cluster: Any = SimpleNamespace(node_names={"a": "n0", "b": "n1"}, on_each_node=on_each_node)
     LinkWatch(cluster).growth({"n0": "fab0", "n1": "fab0"}, "n1")
     assert asked == [{"a": False, "b": False}, {"a": False, "b": True}]
+
+
+def grown_port(packets: int, errors: int, **more: Any) -> dict[str, Any]:
+    """A port that so far received these packets and errors."""
+    return port(rx=errors, **more) | {"packets": {"receives": packets, "sends": packets}}
+
+
+def test_the_worst_of_several_ports_is_judged_by_itself() -> None:
+    names = [f"mlx5_{i}/1" for i in range(8)]
+    zero = {name: grown_port(0, 0) for name in names}
+    ports = {name: grown_port(10**6, 0) for name in names}
+    ports[names[3]] = grown_port(10**6, 720)
+    grown = node_growth({"ports": zero, "tcp": {}}, {"ports": ports, "tcp": {}}, "rdma")
+    assert grown is not None
+    assert grown.errors is not None
+    assert (grown.errors.port, grown.errors.share) == (names[3], 720 / 10**6)
+
+
+def test_an_interface_is_judged_with_the_packets_of_rdma_above_it() -> None:
+    """It counts the errors of RDMA's packets too, but only its own packets."""
+    zero = {"mlx5_0/1": grown_port(0, 0, lower=["ens1"]), "ens1": grown_port(0, 0)}
+    ports = {"mlx5_0/1": grown_port(10**8, 0, lower=["ens1"]), "ens1": grown_port(20_000, 9)}
+    grown = node_growth({"ports": zero, "tcp": {}}, {"ports": ports, "tcp": {}}, "rdma")
+    assert grown is not None
+    assert grown.errors is not None
+    assert grown.errors.share < 1e-7
