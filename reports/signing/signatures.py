@@ -197,6 +197,9 @@ def prepare_statement(
         raise SigningError(f"{run} cannot be signed because it cannot be verified: {sentence}")
     if decision == "conditions" and (reason := summary.why_incomplete):
         raise SigningError(f"{run} cannot be accepted with conditions: {reason}")
+    if decision == "accepted" and summary.record.rehearsal:
+        how = "sign it with --decision conditions --condition TEXT"
+        raise SigningError(f"{run} is a rehearsal, which accepts no cluster: {how}")
     if {f"{party}.txt", f"{party}.txt.sig"} & {*files.list_names(run)}:
         raise SigningError(f"{run} already has a signature of the {party}: {files.NEVER_REPLACED}")
     try:

@@ -31,8 +31,14 @@ TOP = {
         "`quick`, `standard` or `soak`",
         "Default: `quick`. A run needs this tier, or a longer one, to be accepted.",
     ),
+    "draft": (
+        "true or false",
+        "Default: false. True in a contract of `contract new --from`: no run takes it. Remove this line "
+        "when both parties agreed.",
+    ),
     "cluster": ("table", "What was ordered: [below](#cluster)."),
     "launch": ("table", "The operator's own guide: [below](#launch)."),
+    "accept": ("table", "What an acceptance allows: [below](#accept)."),
     "baseline": ("table", "Limits against an earlier run: [below](#baseline)."),
     "waivers": ("list of tables", "A FAIL that the parties tolerate: [below](#waivers)."),
 }
@@ -70,7 +76,7 @@ contract's hash.
 |---|---|
 | `seatrial contract new FILE` | asks what was ordered, and writes the contract with the reason of each limit |
 | `seatrial contract new --template NAME --set KEY=ANSWER --yes FILE` | for scripts: asks nothing. If an answer is missing, an error names it, and the option for it. |
-| `seatrial contract new --from RUN FILE` | writes a contract with what a run found. Change the values to what was ordered. |
+| `seatrial contract new --from RUN FILE` | writes a draft with what a run found. Change the values to what was ordered, then remove `draft = true`. |
 | `seatrial contract list` | lists the shipped contracts |
 | `seatrial contract show NAME` | prints a shipped contract |
 | `seatrial contract check FILE` | checks FILE, and shows what is ordered and what would be UNPROVEN; with `--limits` also the limit of each measure |
