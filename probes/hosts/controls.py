@@ -90,17 +90,27 @@ def _find_unaffected(cluster: Cluster, facts: Sequence[Facts], trial: Trial) -> 
 def control_larger_order(
     cluster: Cluster, terms: ClusterTerms, facts: Sequence[Facts], measure: Recorder
 ) -> None:
-    """Check that an order of one more node, and of one more GPU on each node, fails."""
+    """Check that an order of a node more, and of a GPU more on each node, fails.
+
+    It asks for more than was ordered, and than there is: the cluster may have more than its order.
+    """
+    of_nodes = [int(node["resources"].get("GPU", 0)) for node in cluster.nodes]
+    most = max([*of_nodes, *(len(fact.get("gpus") or ()) for fact in facts)], default=0)
+    seen = {"nodes": len(cluster.nodes), "gpus_per_node": most}
     orders = {"nodes": check.NODES, "gpus_per_node": check.GPUS}
     known = {key: getattr(terms, key) for key in orders if getattr(terms, key) is not None}
     kinds = terms.gpus_per_node if isinstance(terms.gpus_per_node, dict) else {}
     larger = terms.model_copy(
-        update={key: count + 1 for key, count in known.items() if isinstance(count, int)}
-        | ({"gpus_per_node": {gpus + 1: nodes for gpus, nodes in kinds.items()}} if kinds else {})
+        update={k: max(n, seen[k]) + 1 for k, n in known.items() if isinstance(n, int)}
+        | (
+            {"gpus_per_node": {gpus + most + 1: nodes for gpus, nodes in kinds.items()}}
+            if kinds
+            else {}
+        )
     )
     without = {name for key, name in orders.items() if key not in known}
     unable = "" if known else "the contract orders no number of nodes or GPUs"
-    fault = "each number in the order (nodes, GPUs of a node) is raised by one"
+    fault = "each number in the order (nodes, GPUs of a node) is raised above what is there"
     judge = partial(judge_hosts, cluster, larger, facts, [])
     plant(measure, check.LARGER_ORDER, fault, judge, unable=unable, without=without)
 
