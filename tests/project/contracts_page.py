@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from probes.cluster.node_facts import software_versions
-from probes.contract.contract import TOP_KEYS, load, shipped_contracts
+from probes.contract.contract import TOP_KEYS, AcceptTerms, load, shipped_contracts
 from probes.contract.limits import MARGINAL_SHARE, MIN_SHARE, LimitTerms
 from probes.contract.terms import ClusterTerms, LaunchTerms
 from reports.numbers import percent
@@ -176,6 +176,14 @@ effect, and the value is judged. No other measure can be left out in this way.
 not_countable = "efa 2.13 has no counters of the network"
 ```
 
+## accept
+
+MARGINAL means close to the limit, and is accepted. A run with more MARGINAL measures than `max_marginal` ends with exit code 20, and
+lists them. A measure of several nodes counts once. Shipped contracts for hardware allow 3. Without this key any number is accepted,
+and the report says that no maximum was agreed.
+
+{accept}
+
 ## baseline
 
 Each key is a measure. If several criteria have this measure, write the criterion before it. The value is how much worse the
@@ -230,6 +238,7 @@ def write_contracts() -> str:
         limits=_keys(LimitTerms),
         share=percent(MIN_SHARE),
         marginal=percent(MARGINAL_SHARE),
+        accept=_keys(AcceptTerms),
         waivers=_keys(Waiver),
         shipped=_table(("name", "for", "line rate of a node", "busbw at least"), shipped),
     )

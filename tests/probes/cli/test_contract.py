@@ -183,7 +183,13 @@ def test_a_draft_is_taken_only_after_its_line_is_removed(tmp_path: Path) -> None
         refused = seatrial(*words, "--contract", file)
         assert refused.exit_code == 4
         assert "is a draft: change each value to what was ordered" in refused.output
-    file.write_text("".join(x for x in file.open() if not x.startswith("draft = true")))
+    file.write_text(
+        "".join(
+            line
+            for line in file.read_text().splitlines(True)
+            if not line.startswith("draft = true")
+        )
+    )
     assert not load(str(file)).draft
     assert seatrial("plan", "--contract", file).exit_code == 0
 
