@@ -241,10 +241,10 @@ def list_odd(terms: Mapping[str, Any]) -> Iterator[str]:
     """Yield what of these terms no usual node has, as the shipped contracts say of its GPU."""
     model, gpus = terms.get("gpu_model") or "GPUs", terms.get("gpus_per_node")
     usual = [one for name in shipped_contracts() if (one := load(name).cluster).gpu_model == model]
-    counts = sorted({one.gpus_per_node for one in usual}) or [1, 2, 4, 8, 16]
+    counts = sorted({one.least_gpus for one in usual}) or [1, 2, 4, 8, 16]
     if isinstance(gpus, int) and gpus not in counts:
         yield f"gpus_per_node = {gpus}. Usual with {model}: {' or '.join(map(str, counts))}"
-    ports = sorted({(one.rails, one.line_rate_gbps) for one in usual if one.rails})
+    ports = sorted({(one.rails, one.line_rate_gbps or 0.0) for one in usual if one.rails})
     rails, rate = terms.get("rails"), terms.get("line_rate_gbps")
     if rails and rate and ports and (rails, rate) not in ports:
         text = " or ".join(f"{each[0]} x {each[1]:g}" for each in ports)

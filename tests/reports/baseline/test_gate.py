@@ -157,16 +157,15 @@ def test_small_steps_do_not_add_up_unseen(tmp_path: Path) -> None:
     """Each run is held to the newest sound run, and to the first that was accepted."""
     folder, codes, busbw = tmp_path / "runs", [], 0.124
     folder.mkdir()
-    run(
-        folder / "run00", busbw, started="2026-11-01T00:00:00.000Z"
-    )  # nothing to compare with: UNPROVEN
+    # It has nothing to compare with: UNPROVEN.
+    run(folder / "run00", busbw, started="2026-11-01T00:00:00.000Z")
     for number in range(1, 5):
         busbw *= 0.99
         name, started = f"run{number:02}", f"2026-11-{number + 1:02}T00:00:00.000Z"
         codes.append(run(folder / name, busbw, baseline=folder, started=started).exit_code)
     assert codes == [0, 0, 0, 1]
     (sentence,) = sentences(load_summary(folder / "run04"))
-    assert "% worse than 0.1228 GB/s in run run01" in sentence
+    assert "2.97 % worse than 0.123 GB/s in run run01" in sentence
 
 
 def test_a_run_of_another_cluster_is_no_baseline(first: Path) -> None:
