@@ -21,6 +21,7 @@ from probes.cluster.node_facts import OWN_HOST, Facts, software_differences, sof
 from probes.cluster.room import busy_accelerators
 from probes.cluster.shared_folder import find_folder_problem
 from probes.contract.contract import NOT_ACCEPTED, Contract, find_gaps
+from probes.contract.derived_limits import list_slips
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
 from probes.launch.shell import describe_typist, why_no_other_user, why_not_typed
@@ -52,11 +53,11 @@ def affected(answers: Iterable[Answer], state: str) -> list[str]:
     return [id for id in run_order() if id in named]
 
 
-def ask_machine(terms: ClusterTerms, *, on_gpu: bool) -> Iterator[Answer]:
+def ask_machine(terms: ClusterTerms, *, on_gpu: bool, local: bool = False) -> Iterator[Answer]:
     """Answer each question about this machine; nothing is contacted."""
     yield ask_packages(Path.cwd(), packages_distributions())
     yield ask_versions(on_gpu=on_gpu)
-    yield ask_user(terms, why_no_other_user(own_guide=terms.launch.document is None))
+    yield ask_user(terms, why_no_other_user(own_guide=terms.launch.document is None), local=local)
     yield ask_run_folder(Path.cwd())
 
 
@@ -104,13 +105,16 @@ def ask_versions(*, on_gpu: bool) -> Answer:
     return Answer("versions", f"{known}, {platform.system()} {platform.machine()}")
 
 
-def ask_user(terms: ClusterTerms, why_not: str) -> Answer:
-    """Say as whom LAUNCH types whose commands; `why_not` is why not as another user."""
+def ask_user(terms: ClusterTerms, why_not: str, *, local: bool = False) -> Answer:
+    """Say as whom LAUNCH types whose commands; `why_not` is why not as another user.
+
+    On an embedded cluster (`local`) a run does not judge the user's rights.
+    """
     if why_not and (refusal := why_not_typed(terms, None, why_not)):
         found, _, do = refusal.rpartition(". ")
         return Answer("user", found, UNPROVEN, ("LAUNCH",), do)
     found = describe_typist(terms, why_not)
-    if not why_not or terms.launch.user == "own":
+    if not why_not or local or terms.launch.user == "own":
         return Answer("user", found)
     do = (
         "Run seatrial as root with the right to become another user, from an installation that "
@@ -155,6 +159,8 @@ def ask_contract(contract: Contract, nodes: int | None, cluster: Cluster) -> Ite
     if not cluster.rehearsal:
         for criteria, text in find_gaps(contract, gpu_models(cluster.facts), nodes):
             yield Answer("terms", f"{NOT_ACCEPTED}: {text}", UNPROVEN, criteria)
+        for text in list_slips(contract.cluster, cluster.facts):
+            yield Answer("check", text, UNPROVEN)  # no run would fail for it
 
 
 def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:

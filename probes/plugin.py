@@ -129,10 +129,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if lacking := lacking_sentence():
         raise pytest.UsageError(lacking)
     with _usage_errors():
-        if baseline := config.getoption("--baseline"):
-            check_baseline(Path(baseline))
         values = {option.key: config.getoption(option.name) for option in OPTIONS}
-        config.stash[SETTINGS] = read_settings(values)
+        config.stash[SETTINGS] = settings = read_settings(values)
+        if baseline := config.getoption("--baseline"):
+            check_baseline(Path(baseline), settings.agreed)
     config.stash[JUNIT] = _take_over_junit(config)
 
 

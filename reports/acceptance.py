@@ -133,7 +133,11 @@ class AcceptanceSummary:
         else:
             text = f"{self.counts['proven']} of {self.counts['required']} required criteria proven"
             if close := self.counts["marginal"]:
-                text += f" ({close} close to {'its limit' if close == 1 else 'their limits'})"
+                most = self.record.contract.max_marginal
+                bound = "; no maximum of MARGINAL measures was agreed" * (most is None)
+                text += (
+                    f" ({close} close to {'its limit' if close == 1 else 'their limits'}{bound})"
+                )
             rest = [words for words in (failed, unproven) if words[0] != "0"]
             sentences = [", ".join([text, *rest])]
         optional = [one_line(row.criterion.id) for row in self.rows if not row.criterion.required]
@@ -227,7 +231,7 @@ def _run_reasons(record: RunRecord) -> list[str]:
     reasons += [f"{run} cannot be verified: {reason}" for reason in record.unverified]
     if not record.owed:  # every tier owes probes
         reasons.append(NOTHING_OWED)
-    reasons += filter(None, (why_partial(record), why_no_contract(record)))
+    reasons += filter(None, (why_partial(record), why_no_contract(record), why_marginal(record)))
     if contract.agreed and record.rehearsal and not contract.rehearsal:
         reasons += [f"this run is a rehearsal ({record.rehearsal}), but no rehearsal was agreed"]
     return reasons
@@ -241,6 +245,19 @@ def why_partial(record: RunRecord) -> str:
 def why_no_contract(record: RunRecord) -> str:
     """Say why a run without a contract is not accepted; "" if one was agreed."""
     return "" if record.contract.agreed else NO_CONTRACT.format(run=run_argument(record))
+
+
+def why_marginal(record: RunRecord) -> str:
+    """List the MARGINAL measures of required criteria if there are more than agreed; else ""."""
+    most = record.contract.max_marginal
+    required = {one.id for one in record.contract.criteria if one.required}
+    of = [(one.criterion, m) for one in record.results for m in one.measurements]
+    close = [(id, m.name) for id, m in of if id in required and m.verdict is Verdict.MARGINAL]
+    names = sorted({one_line(f"{id}.{name}") for id, name in close})  # once for several nodes
+    if most is None or len(names) <= most:
+        return ""
+    text = f"{quantity(len(names), 'measures')} MARGINAL: {', '.join(names)}"
+    return f"{text}. Expected: at most {most} ([accept] max_marginal of the contract)"
 
 
 def whole_run_text(record: RunRecord) -> str:

@@ -243,6 +243,9 @@ class ContractFacts(RecordModel):
     baseline: dict[str, float] = about(
         {}, "Percent by which each measure is allowed to be worse than in an earlier run."
     )
+    max_marginal: int | None = about(
+        None, "How many measures may be MARGINAL; null if no maximum was agreed."
+    )
 
 
 class OwedProbe(RecordModel):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from pydantic import Field
@@ -37,6 +38,7 @@ class BaselineValue(RecordModel):
     unit: str = about("", "Unit of value and spread.")
     spread: float | None = about(None, "Spread of the values (+/-), in the same unit.")
     samples: int | None = about(None, "Number of samples.")
+    run: str = about("", "Id of the first accepted run, if the value is of that run.")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class _Key(NamedTuple):
     subject: str
 
 
-def values_of(results: Iterable[Any], tolerances: Mapping[str, float]) -> list[BaselineValue]:
+def values_of(
+    results: Iterable[Any], tolerances: Mapping[str, float], run: str = ""
+) -> list[BaselineValue]:
     """List the values of the named measures in the results of a baseline run."""
     return [
         BaselineValue(
@@ -65,6 +69,7 @@ def values_of(results: Iterable[Any], tolerances: Mapping[str, float]) -> list[B
             unit=one.unit,
             spread=one.spread,
             samples=one.samples,
+            run=run,
         )
         for result in results
         for one in result.measurements
@@ -97,7 +102,11 @@ def find_regressions(
             text = f"{title} was not compared with an earlier run: {why}"
             judged = iter([(Verdict.UNPROVEN, text)])
         else:
-            judged = _judge(title, tolerance, baseline, before, now)
+            runs: dict[str, list[BaselineValue]] = {}
+            for one in before:
+                runs.setdefault(one.run or baseline, []).append(one)
+            each = (_judge(title, tolerance, run, old, now) for run, old in runs.items())
+            judged = chain.from_iterable(each)
         end = f"Expected: at most {number(tolerance)} % worse (agreed in the contract's [baseline])"
         found += [Regression(criterion, verdict, f"{text}. {end}") for verdict, text in judged]
     return found

@@ -61,6 +61,7 @@ def check(file: str, show_limits: bool) -> None:
     todo = f"{quantity(open_count, 'lines')} to complete (marked UNPROVEN above)"
     todo += "" if loaded.rehearsal else f": until then, {NOT_ACCEPTED}"
     todo = todo if open_count else "nothing is missing"
+    todo = "a draft: no run takes it" if loaded.draft else todo
     more = "" if show_limits else ". --limits shows the limit of each measure"
     _show(f"{file} is a valid contract: {todo}{more}.", "")
 
@@ -90,10 +91,13 @@ def _show(text: str, first: str) -> None:
 
 def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield what was ordered, what stays UNPROVEN for lack of a limit, and whose commands run."""
-    from probes.contract.contract import find_gaps
+    from probes.contract.contract import END_DRAFT, find_gaps
+    from probes.contract.drafts import list_odd
     from probes.launch.shell import describe_typists
 
     terms = loaded.cluster
+    if loaded.draft:
+        yield "draft", END_DRAFT
     yield "tier", loaded.tier
     nodes = quantity(terms.nodes, "nodes") if terms.nodes else "any number of nodes"
     each = terms.gpus_per_node
@@ -107,6 +111,10 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     yield "fabric", str(fabric)
     if others := _other_terms(terms):
         yield "terms", others
+    for text in () if loaded.rehearsal else list_odd(terms.model_dump()):
+        yield "CHECK", text
+    most = loaded.max_marginal
+    yield "MARGINAL", "no maximum was agreed" if most is None else f"at most {most} measures"
     for waiver in loaded.waivers:
         yield "waiver", f"{waiver.id}: {waiver.criterion} until {waiver.until}, by {waiver.name}"
     if terms.nodes == 1:
@@ -253,7 +261,7 @@ def new(
         raise UsageError(f"{file} cannot be written: {error.strerror}") from None
     if keep and (others := _other_terms(written.cluster, besides=interview.answers)):
         _show(f"proposed by the template, and not changed: {others}", "")
-    todo = "change each value to what was ordered, then " if run else ""
+    todo = "change each value to what was ordered, remove `draft = true`, then " if run else ""
     click.echo(f"wrote {one_line(file)}. Next: {todo}`seatrial contract check {one_line(file)}`")
 
 

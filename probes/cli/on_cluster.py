@@ -109,8 +109,9 @@ def _ask(settings: RunSettings) -> Iterator[Answer]:
         yield Answer("contract", NO_CONTRACT, UNPROVEN, run_order(), do)
     if settings.nodes:
         terms = terms.model_copy(update={"nodes": settings.nodes})
-    emulated = terms.accelerators == "emulated" or settings.spec.startswith("local")
-    yield from ask_machine(terms, on_gpu=not emulated)
+    local = settings.spec.startswith("local")
+    emulated = terms.accelerators == "emulated" or local
+    yield from ask_machine(terms, on_gpu=not emulated, local=local)
     try:
         cluster = connect(settings.spec)
     except VersionMismatch as error:

@@ -100,11 +100,11 @@ def rejudge(run_folder: Path, contract: str) -> None:
 
     RUN_FOLDER stays unchanged. The result goes to a new folder, RUN_FOLDER-by-CONTRACT.
     """
-    from probes.contract.contract import load
+    from probes.contract.contract import load, refuse_draft
     from probes.session.rejudge import read_summary, rejudge_run
 
     with cli.refuse_unusable():
-        agreed = load(contract)
+        refuse_draft(agreed := load(contract))
         target = rejudge_run(run_folder, agreed)
         summary = read_summary(target)
     click.echo(_table(summary))

@@ -92,13 +92,23 @@ def sign(
     multiple=True,
     help="A party that must have signed; may be repeated (default: at least one party).",
 )
+@click.option(
+    "--require-accepted",
+    is_flag=True,
+    help="Exit with 1 unless the run is ACCEPTED, and each signature's decision is `accepted`.",
+)
 def verify(
-    run: Path, signers: Path, revoked: Path | None, nonce: str | None, required: tuple[str, ...]
+    run: Path,
+    signers: Path,
+    revoked: Path | None,
+    nonce: str | None,
+    required: tuple[str, ...],
+    require_accepted: bool,
 ) -> None:
     """Check that RUN is unchanged since its parties signed it.
 
-    Exit code 0: the folder is unchanged since the parties signed. This code does NOT say that the
-    cluster was accepted: the run's own verdict is printed, too. 4: a check failed, for example
+    Exit code 0: the folder is unchanged since the parties signed. Only with --require-accepted does
+    it also say that the cluster was accepted; 1: it was not. 4: a check failed, for example
     because the folder was changed or a signature is not valid. 20: the folder cannot be verified,
     for example because the run was killed or has no signature.
     """
@@ -131,6 +141,9 @@ def verify(
         20: "CANNOT BE VERIFIED: see each doubt above. The folder may have been changed.",
     }
     _say(f"{conclusion[found.exit_code]} {verdict}")
+    if require_accepted and not found.exit_code and not found.accepted:
+        _say("NOT ACCEPTED by the run's own verdict, or by the decision of a party.")
+        sys.exit(1)
     sys.exit(found.exit_code)
 
 

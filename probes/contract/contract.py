@@ -33,7 +33,7 @@ from probes.contract.limits import LimitTerms, lacks_speed_limit, read_tolerance
 from probes.contract.terms import ClusterTerms, LaunchTerms
 from probes.contract.validation import ContractError, has_words, parse_toml, validate_terms
 from probes.toml_tables import show, spelling_hint
-from reports.measurement import Limit
+from reports.measurement import Limit, about
 from reports.record import TIERS, ContractFacts, Criterion, Waiver
 
 __all__ = ("ClusterTerms", "Contract", "ContractError", "load", "parse", "shipped_contracts")
@@ -43,7 +43,19 @@ NAME = re.compile(r"\w[\w.-]{0,59}", re.ASCII)  # it is a part of folder names, 
 NOT_PROVABLE = "not_provable"  # key of a criterion: why this cluster cannot prove it
 NOT_COUNTABLE = "not_countable"  # key of a measure: why no device of this fabric counts it
 MIN_REASON_WORDS = 3  # of both: fewer words are no reason
-TOP_KEYS = ("schema", "name", "title", "tier", "cluster", "launch", "baseline", "waivers")
+TOP_KEYS = (
+    *("schema", "name", "title", "tier", "draft"),
+    *("cluster", "launch", "accept", "baseline", "waivers"),
+)
+END_DRAFT = "change each value to what was ordered, then remove the line `draft = true`"
+
+
+class AcceptTerms(BaseModel):
+    """Terms of the acceptance itself, the table [accept]."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_marginal: int | None = about(None, "How many measures may be MARGINAL.", ge=0)
 
 
 class Contract(BaseModel):
@@ -63,6 +75,8 @@ class Contract(BaseModel):
     not_countable: dict[str, str] = {}  # measure, as FABRIC.lost_packets -> why nothing counts it
     waivers: list[Waiver] = []
     baseline: dict[str, float] = {}  # measure -> percent that it may be worse than before
+    max_marginal: int | None = None  # measures that may be MARGINAL; None: no maximum was agreed
+    draft: bool = False  # nobody has agreed on it yet: no run takes it
     guide: str = ""  # path of the operator's guide, if it is a file
 
     @property
@@ -78,7 +92,7 @@ class Contract(BaseModel):
     def facts(self, alone: bool = False) -> ContractFacts:
         """Build the facts that the record keeps; `alone` if the cluster is the one node ordered."""
         criteria = [self.criterion(id, alone) for id in CRITERIA]
-        kept = {"name", "title", "sha256", "agreed", "tier", "waivers", "baseline"}
+        kept = {"name", "title", "sha256", "agreed", "tier", "waivers", "baseline", "max_marginal"}
         agreed = self.model_dump(include=kept)
         return ContractFacts(**agreed, rehearsal=self.rehearsal, criteria=criteria)
 
@@ -214,6 +228,9 @@ def parse(content: bytes, file: str) -> Contract:
     cluster = _parse_cluster(raw.get("cluster", {}), f"{file}: [cluster]")
     launch: LaunchTerms = validate_terms(LaunchTerms, raw.get("launch", {}), f"{file}: [launch]")
     cluster = cluster.model_copy(update={"launch": launch})
+    accept: AcceptTerms = validate_terms(AcceptTerms, raw.get("accept", {}), f"{file}: [accept]")
+    if type(draft := raw.get("draft", False)) is not bool:
+        raise ContractError(f"{file}: draft: expected true or false, found {show(draft)}")
     not_countable = dict(_take_not_countable(raw, file))
     limits = {id: _parse_criterion(raw[id], id, file) for id in CRITERIA if id in raw}
     optional = {
@@ -243,9 +260,17 @@ def parse(content: bytes, file: str) -> Contract:
         not_countable=not_countable,
         waivers=_parse_waivers(raw.get("waivers", []), file),
         baseline=read_tolerances(raw.get("baseline", {}), file),
+        max_marginal=accept.max_marginal,
+        draft=draft,
     )
     _refuse_unjudged(contract, file)
     return contract
+
+
+def refuse_draft(contract: Contract | None) -> None:
+    """Refuse a contract that is still a draft, to judge by.  Raises ContractError."""
+    if contract and contract.draft:
+        raise ContractError(f"contract {contract.name} is a draft: {END_DRAFT}")
 
 
 def _needed_keys(name: str) -> str:

@@ -6,7 +6,7 @@ UNPROVEN.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from probes.cluster.cluster import Cluster
@@ -63,6 +63,20 @@ def size_contract(contract: Contract, nodes: int, ranks: int) -> Contract:
     )
     limits = {**contract.limits, "FABRIC": {"alltoall_busbw": limit, **fabric}}
     return contract.model_copy(update={"limits": limits})
+
+
+def list_slips(terms: ClusterTerms, facts: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield where the contract orders less than the ports have: its limits are then too low."""
+    nodes = installed_rails([fact.get("rdma") or [] for fact in facts])
+    found = [rails for rails in nodes if rails] if terms.fabric == RDMA else []
+    best = max((rail.gbps for rails in found for rail in rails), default=0.0)
+    most = max(map(len, found), default=0)
+    if terms.line_rate_gbps and terms.line_rate_gbps < best:
+        agreed = f"line_rate_gbps = {terms.line_rate_gbps:g}, but ports report {best:g} Gbit/s"
+        yield f"{agreed}. Give the rate of one port in Gbit/s (bits, not bytes)"
+    if terms.rails and terms.rails < most:
+        agreed = f"rails = {terms.rails}, but nodes have {most} such ports"
+        yield f"{agreed}. Correct `rails`, unless the other ports carry no gradients"
 
 
 def derive_contract(cluster: Cluster | None) -> Contract:

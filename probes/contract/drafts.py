@@ -59,6 +59,8 @@ def value_text(value: Any) -> str:
         return f"[{', '.join(map(value_text, value))}]"
     if isinstance(value, float):
         return f"{value:.15g}"
+    if isinstance(value, bool):
+        return str(value).lower()
     return toml_text(value) if isinstance(value, str) else str(value)
 
 
@@ -93,6 +95,7 @@ JOBS = {
     "save_gb": "How large is a checkpoint of your training, in GB?",
     "authentication": "Must each request to Ray have a token? (token, or - for no)",
 }
+ACCEPT = ("", "[accept]", "max_marginal = 3  # measures that may be MARGINAL; as shipped contracts")
 NEEDED = ("nodes", "gpus_per_node", "gpu_model", "fabric", "rails", "line_rate_gbps")
 KEY = r"(# ?)?{key} *=.*"
 
@@ -209,17 +212,18 @@ def write_contract(
     lines = [
         *_head_lines(name, _describe(name, answers), tier),
         *(format_line((key, value, "")) for key, value in answers.items() if value is not None),
+        *ACCEPT,
     ]
     for measure, limit in limits.items():
         lines += ["", f"[{measure}]", *bound_lines(limit)]
     return "\n".join(lines) + "\n"
 
 
-def _head_lines(name: str, title: str, tier: str) -> Iterator[str]:
+def _head_lines(name: str, title: str, tier: str, *more: Line) -> Iterator[str]:
     """Yield the first lines of a contract, to the heading of [cluster]."""
     tiers = "quick, standard or soak: how long a run tests"
     head = [("schema", SCHEMA, ""), ("name", name, ""), ("title", title, ""), ("tier", tier, tiers)]
-    yield from (*map(format_line, head), "", "[cluster]")
+    yield from (*map(format_line, [*head, *more]), "", "[cluster]")
 
 
 def _describe(name: str, answers: Mapping[str, Any]) -> str:
@@ -228,6 +232,23 @@ def _describe(name: str, answers: Mapping[str, Any]) -> str:
     models = answers["gpu_model"]
     model = " or ".join(models) if isinstance(models, list) else models
     return f"{name}: {answers['gpus_per_node']} x {model} per node, {network}"
+
+
+REMOVE = "no run takes this contract before this line is removed"
+
+
+def list_odd(terms: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what of these terms no usual node has, as the shipped contracts say of its GPU."""
+    model, gpus = terms.get("gpu_model") or "GPUs", terms.get("gpus_per_node")
+    usual = [one for name in shipped_contracts() if (one := load(name).cluster).gpu_model == model]
+    counts = sorted({gpus for one in usual for gpus in one.kinds}) or [1, 2, 4, 8, 16]
+    if isinstance(gpus, int) and gpus not in counts:
+        yield f"gpus_per_node = {gpus}. Usual with {model}: {' or '.join(map(str, counts))}"
+    ports = sorted({(one.rails, one.line_rate_gbps or 0.0) for one in usual if one.rails})
+    rails, rate = terms.get("rails"), terms.get("line_rate_gbps")
+    if rails and rate and ports and (rails, rate) not in ports:
+        text = " or ".join(f"{each[0]} x {each[1]:g}" for each in ports)
+        yield f"rails = {rails} x {rate:g} Gbit/s. Usual with {model}: {text} Gbit/s"
 
 
 # Share of the largest RAM of a node: firmware keeps up to 1 %, a memory module is 3 % or more.
@@ -251,12 +272,16 @@ def draft_contract(record: RunRecord, run: str) -> str:
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", str(record.cluster.get("name", ""))).strip("-")
     tier, run = record.tier if record.tier in TIERS else TIERS[0], one_line(run)
     network = list(_network_lines(nodes, terms))
+    cluster = [*_machine_lines(nodes, terms, emulated), *network, *_job_lines(terms)]
+    odd = () if emulated else list_odd({key: value for key, value, _ in cluster})
     lines = [
         f"# Draft from {run}. No party has agreed to it yet.",
-        f"# Each value is what {run} found. Change it to what was ordered.",
-        *_head_lines(name or "cluster", f"Draft from {run}", tier),
-        *map(format_line, [*_machine_lines(nodes, terms, emulated), *network, *_job_lines(terms)]),
+        f"# Each value is what {run} found. Change it to what was ordered, then remove `draft`.",
+        *(f"# CHECK {one_line(text)[:MAX_COMMENT]}" for text in odd),
+        *_head_lines(name or "cluster", f"Draft from {run}", tier, ("draft", True, REMOVE)),
+        *map(format_line, cluster),
         *_version_lines(nodes),
+        *ACCEPT,
         *_limit_lines(record, emulated, network[0][1]),
     ]
     return "\n".join(lines) + "\n"

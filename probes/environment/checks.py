@@ -230,9 +230,12 @@ def ib_without_device(value: str, node: NodeContext) -> bool:
     return value.lower() == "ib" and not node.rdma
 
 
+EFA_NAMES = ("efa", "rdmap")  # of devices
+
+
 def needs_plugin(value: str, node: NodeContext) -> bool:
     """Return whether RDMA needs a plugin here: EFA, or Google's GPUDirect-TCPX and FasTrak."""
-    efa = node.rdma and all(name.startswith(("efa", "rdmap")) for name in node.rdma)
+    efa = node.rdma and all(name.startswith(EFA_NAMES) for name in node.rdma)
     prefixes = ("FI_EFA_", "NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_")
     return bool(efa) or any(name.startswith(prefixes) for name in node.variables)
 

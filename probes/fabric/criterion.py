@@ -172,7 +172,7 @@ LOG_ERRORS = none_of(
 )
 RAILS = Check(
     "rails", "rails", from_run="[cluster] rails, or the rails of the best node", when=SEVERAL_RAILS,
-    depends=("rails",), no_control="the self-test must not disable a rail that other jobs use",
+    depends=("rails", "line_rate_gbps"), no_control="the self-test must not disable a rail that other jobs use",
     failing="active rails at full speed{on}: {value}",
 )
 SLOWEST_RAIL = default_check(

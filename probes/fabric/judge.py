@@ -13,6 +13,7 @@ from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import RDMA, UNKNOWN, interfaces_of
 from probes.contract.contract import ClusterTerms
+from probes.environment.checks import EFA_NAMES
 from probes.environment.collect import read_settings
 from probes.environment.lint import Flag, lint
 from probes.fabric import criterion as check
@@ -205,21 +206,26 @@ def judge_rails(
     elif most:
         because = "every node must have as many as the best node"
     best = max(run.rail_gbps.values(), default=0.0)
-    rate = f"; each must run at {best:g} Gbit/s, as on the best node" if best else ""
+    efa = any(name.startswith(EFA_NAMES) for ports in run.rails.values() for name in ports)
+    # Older drivers of EFA report one rate for every device.
+    agreed = 0.0 if efa or terms.fabric != RDMA else terms.line_rate_gbps or 0.0
+    need = best and max(best, agreed)
+    whose = "agreed" if need > best else "on the best node"
+    rate = f"; each must run at {need:g} Gbit/s, as {whose}" if best else ""
     limit = Limit(low=expected, unit="rails", because=because + rate)
     parts = {
         node: rail_shares(sent, expected) if run.is_counted(node) or not interfaces else {}
         for node, sent in run.rails.items()
     }
     for node, count in counts.items():
-        as_fast = run.rail_gbps.get(node, best) == best
+        as_fast = run.rail_gbps.get(node, need) == need
         measure(check.RAILS, count if as_fast else 0, on=node, limit=limit)
         port, part = min(parts[node].items(), key=lambda item: item[1], default=("", None))
         why = "the bytes of its rails cannot be read" if count else "no rail is active"
         on = f"{node} {port}".rstrip()
         measure(check.SLOWEST_RAIL, part, on=on, note="" if parts[node] else why)
     measure.explain(
-        find_missing_rails(counts, expected, run.rail_gbps),
+        find_missing_rails(counts, expected, run.rail_gbps, need, whose),
         find_idle_rails(parts, lowest(measure, check.SLOWEST_RAIL)),
     )
 

@@ -289,18 +289,17 @@ def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) 
 
 
 def find_missing_rails(
-    counts: Mapping[str, int], expected: int, rates: Mapping[str, float]
+    counts: Mapping[str, int], expected: int, rates: Mapping[str, float], need: float, whose: str
 ) -> list[Finding]:
     """Make one finding per node with fewer active rails than it should have, or slower ones.
 
-    `rates` are in Gbit/s, of each node's rails.
+    `rates` are in Gbit/s, of each node's rails; each rail must have `need`, as `whose` have it.
     """
-    best = max(rates.values(), default=0.0)
     findings = []
     for node, count in counts.items():
-        if count and rates.get(node, best) < best:
+        if count and rates.get(node, need) < need:
             message = f"{node}: each of its {count} rails runs at {rates[node]:g} Gbit/s. "
-            message += f"The best node: {best:g} Gbit/s"
+            message += f"Expected: {need:g} Gbit/s, as {whose}"
         elif count < expected:
             message = f"{node}: {count} of {expected} rails are active and allowed by NCCL_IB_HCA"
         else:

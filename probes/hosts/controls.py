@@ -90,22 +90,29 @@ def _find_unaffected(cluster: Cluster, facts: Sequence[Facts], trial: Trial) -> 
 def control_larger_order(
     cluster: Cluster, terms: ClusterTerms, facts: Sequence[Facts], measure: Recorder
 ) -> None:
-    """Check that an order of one more node, and of one more GPU on each node, fails."""
+    """Check that an order of a node more, and of a GPU more on each node, fails.
+
+    It asks for more than was ordered, and than there is: the cluster may have more than its order.
+    """
+    of_nodes = [int(node["resources"].get("GPU", 0)) for node in cluster.nodes]
+    most = max([*of_nodes, *(len(fact.get("gpus") or ()) for fact in facts)], default=0)
+    seen = {"nodes": len(cluster.nodes), "gpus_per_node": most}
     orders = {"nodes": check.NODES, "gpus_per_node": check.GPUS}
     known = {key: getattr(terms, key) for key in orders if getattr(terms, key) is not None}
-    larger = terms.model_copy(update={key: _raise_order(order) for key, order in known.items()})
+    raised = {key: _raise_order(order, seen[key]) for key, order in known.items()}
+    larger = terms.model_copy(update=raised)
     without = {name for key, name in orders.items() if key not in known}
     unable = "" if known else "the contract orders no number of nodes or GPUs"
-    fault = "each number in the order (nodes, GPUs of a node) is raised by one"
+    fault = "each number in the order (nodes, GPUs of a node) is raised above what is there"
     judge = partial(judge_hosts, cluster, larger, facts, [])
     plant(measure, check.LARGER_ORDER, fault, judge, unable=unable, without=without)
 
 
-def _raise_order(order: int | dict[int, int]) -> int | dict[int, int]:
-    """Return an order of one more; of kinds of nodes, of one more GPU on each."""
+def _raise_order(order: int | dict[int, int], seen: int) -> int | dict[int, int]:
+    """Return an order of more than was ordered and is there; of kinds of nodes, of more GPUs."""
     if isinstance(order, dict):
-        return {gpus + 1: nodes for gpus, nodes in order.items()}
-    return order + 1
+        return {gpus + seen + 1: nodes for gpus, nodes in order.items()}
+    return max(order, seen) + 1
 
 
 def control_own_folder(cluster: Cluster, folder: str, measure: Recorder) -> None:

@@ -282,10 +282,15 @@ def _read_sound(run: Path) -> AcceptanceSummary:
     return summary
 
 
-def check_baseline(path: Path) -> None:
+def check_baseline(path: Path, agreed: Contract | None) -> None:
     """Check a run, or a folder of runs, before it is compared with.  Raises UnreadableRun."""
     if is_run(path):
-        read_verified(path)
+        record = read_verified(path)
+        if agreed and record.contract.name != agreed.name:
+            raise UnreadableRun(
+                f"--baseline {path}: a run by contract {record.contract.name}. Expected: a run by "
+                f"{agreed.name}, because other clusters and other terms cannot be compared"
+            )
     elif not path.is_dir():
         raise UnreadableRun(f"{path}: expected a run or a folder of runs, found none")
 
@@ -293,7 +298,8 @@ def check_baseline(path: Path) -> None:
 def _without_texts(facts: dict[str, Any]) -> dict[str, Any]:
     facts = redact(json_value(facts))
     criteria = [{k: v for k, v in one.items() if k not in TEXTS} for one in facts["criteria"]]
-    return {**facts, "criteria": criteria}
+    # Keys without a value: a record of an earlier version may lack them.
+    return {k: v for k, v in {**facts, "criteria": criteria}.items() if v is not None}
 
 
 def _bounds(limit: dict[str, Any] | None) -> list[Any]:

@@ -28,8 +28,9 @@ from probes.contract.contract import (
     Contract,
     find_gaps,
     is_one_node,
+    shipped_contracts,
 )
-from probes.contract.derived_limits import derive_contract, size_contract
+from probes.contract.derived_limits import derive_contract, list_slips, size_contract
 from probes.session.signals import SIGNALS
 from reports.numbers import quantity
 from reports.record import TIERS, Finding, ProbeResult
@@ -190,9 +191,14 @@ class RunSession:
 
     @property
     def name(self) -> str:
-        """Short name of the cluster: the head's host name, `local`, `unjoined` or `silent`."""
+        """Short name of the cluster: the contract's, `local`, `unjoined`, the head's or `silent`.
+
+        A contract of seatrial is for many clusters; a host's name is new for each pod.
+        """
         if self.cluster is None or self.cluster.kind == "local":
             return "local" if self.cluster else "unjoined"
+        if self.contract.agreed and self.contract_arg not in shipped_contracts():
+            return self.contract.name
         return str(self.cluster.facts[0]["name"]) if self.cluster.facts else "silent"
 
     @property
@@ -274,6 +280,8 @@ class RunSession:
         if self.contract.agreed and not self.cluster.rehearsal:
             gaps = find_gaps(self.contract, gpu_models(self.cluster.facts), self.ordered)
             lines += [f"UNPROVEN  {NOT_ACCEPTED}: {text}" for _, text in gaps]
+            slips = list_slips(self.contract.cluster, self.cluster.facts)
+            lines += [f"CHECK     contract: {text}" for text in slips]
         if self.waited_s:
             lines.append(f"waited    {self.waited_s:.0f} s for nodes to join")
         if self.held_s:

@@ -26,9 +26,9 @@ MAX_CLUSTERS = 4  # of which runs of a folder go along
 def choose_runs(folder: Path) -> list[Path]:
     """Choose the runs below a folder that may be the baseline: the cluster chooses among them.
 
-    Of each cluster these are the newest that was accepted, and the newest that did not fail: no
-    number of failed runs pushes them out.  The newest run of all goes along: the cluster says why
-    it is no baseline.
+    Of each cluster these are the first and the newest that were accepted, and the newest that did
+    not fail: no number of failed runs pushes them out.  The newest run of all goes along: the
+    cluster says why it is no baseline.
     """
     runs = sorted(map(_look_at, _find_runs(folder)), key=lambda run: run.started, reverse=True)
     chosen: dict[Path, None] = {}
@@ -36,7 +36,7 @@ def choose_runs(folder: Path) -> list[Path]:
         own = [run for run in runs if run.cluster == cluster]
         accepted = [run for run in own if run.code == ACCEPTED]
         sound = [run for run in own if run.code in (ACCEPTED, UNPROVEN) and run.is_whole]
-        chosen |= {run.path: None for run in (*accepted[:1], *sound[:1])}
+        chosen |= {run.path: None for run in (*accepted[:1], *accepted[-1:], *sound[:1])}
     return sorted({**chosen, **{run.path: None for run in runs[:1]}})
 
 

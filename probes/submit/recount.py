@@ -61,6 +61,7 @@ class Recount:
         self._problems: list[Mapping[str, Any]] = []
         self._results: list[_Result] = []
         self._latest: dict[str, _Result] = {}
+        self._marginal: set[tuple[str, str]] = set()
         self._unread = ""  # why an event could not be judged
 
     def see(self, event: Mapping[str, Any]) -> None:
@@ -85,6 +86,8 @@ class Recount:
             result = self._latest[probe]
             result.judged.add(data["name"])
             result.seen += [(found, describe(data)) for found in [weigh(data)] if found]
+            if is_marginal(data):
+                self._marginal.add((result.criterion, data["name"]))
         elif kind == "control":
             result = self._latest[probe]
             result.controls.add(data["name"])
@@ -114,6 +117,10 @@ class Recount:
         problem = self._run.get("baseline_problem", "no reason is given")
         if compared & required and problem:
             yield f"not compared with an earlier run: {problem}"
+        most = table(contract, "accept").get("max_marginal")
+        close = sorted(f"{id}.{name}" for id, name in self._marginal if id in required)
+        if most is not None and len(close) > most:
+            yield f"MARGINAL measures: {', '.join(close)}. Expected: at most {most}"
         for one in facts["criteria"]:
             if one["id"] not in required and NOT_PROVABLE not in table(contract, one["id"]):
                 yield f"{one['id']} was not required in the run, but the contract requires it"
@@ -157,6 +164,13 @@ def weigh(data: Mapping[str, Any]) -> Weight:
     if number is None or unread or (low is None and high is None):
         return Weight.UNPROVEN
     return Weight.FAILS if is_outside(number, low, high) else Weight.PASSES
+
+
+def is_marginal(data: Mapping[str, Any]) -> bool:
+    """Return whether a value that passes its limit is in the limit's band of MARGINAL."""
+    limit, number = data.get("limit") or {}, finite_number(data.get("value"))
+    low, high = (finite_number(limit.get(f"marginal_{side}")) for side in ("low", "high"))
+    return number is not None and is_outside(number, low, high)
 
 
 def is_caught(data: Mapping[str, Any]) -> bool:

@@ -284,17 +284,24 @@ def _trend_lines(table: Any, fmt: TextFormatter) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The run to compare with; `problem` is why no measure can be held to it, "" if all can."""
+    """The run to compare with; `problem` is why no measure can be held to it, "" if all can.
+
+    `anchor` is the first accepted run of a folder: else each run could be a little worse.
+    """
 
     summary: AcceptanceSummary | None = None
     problem: str = ""
+    anchor: RunRecord | None = None
 
     def event(self, tolerances: Mapping[str, float]) -> dict[str, Any]:
         """Return what a run records of it: its id, and the values that are compared."""
         if self.summary is None:
             return {"baseline_problem": self.problem} if self.problem else {}
         record = self.summary.record
-        values = [one.model_dump(mode="json") for one in values_of(record.results, tolerances)]
+        found = values_of(record.results, tolerances)
+        if self.anchor and self.anchor.id != record.id:
+            found += values_of(self.anchor.results, tolerances, self.anchor.id)
+        values = [one.model_dump(mode="json") for one in found]
         about = {"baseline": record.id, "baseline_problem": self.problem}
         return {**about, "baseline_values": values}
 
@@ -316,8 +323,9 @@ def choose_baseline(path: Path, now: RunRecord) -> Baseline:
     same = [one for one in found if one.record.cluster_name == now.cluster_name]
     same = [one for one in same if one.record.id != now.id]
     same.sort(key=lambda one: one.record.started, reverse=True)
-    if sound := next((one for one in same if not why_unsound(one, now)), None):
-        return Baseline(sound)
+    if sound := [one for one in same if not why_unsound(one, now)]:
+        accepted = [one.record for one in sound if one.exit_code == 0]
+        return Baseline(sound[0], anchor=next(reversed(accepted), None))
     if not same:
         return Baseline(problem=f"no earlier run of cluster {now.cluster_name} in {path}")
     return Baseline(same[0], why_unsound(same[0], now))
@@ -337,6 +345,9 @@ def why_unsound(before: AcceptanceSummary, now: RunRecord) -> str:
         f"is PARTIAL ({record.partial})": bool(record.partial),
         # Otherwise each run may be as much worse than the last as its noise hides.
         "is worse than its own baseline": bool(record.regressions) and not record.baseline_problem,
+        f"is of cluster {record.cluster_name}, but this run is of {now.cluster_name}": (
+            record.cluster_name != now.cluster_name
+        ),
         f"has {nodes} nodes, but this run has {present}": nodes != present,
         "is a rehearsal, but this run is not": bool(record.rehearsal) and not now.rehearsal,
         "is not a rehearsal, but this run is": bool(now.rehearsal) and not record.rehearsal,

@@ -90,6 +90,7 @@ def _decision_reason(summary: AcceptanceSummary) -> str:
             return "do not sign"
     if not summary.record.contract.agreed:
         return "no contract was agreed"
+    unproven = unproven or "too many MARGINAL" * bool(acceptance.why_marginal(summary.record))
     return "only a part was tested" if summary.record.partial else unproven
 
 
@@ -150,7 +151,8 @@ def choose_next_step(
         judged = f"{CONTRACT.sub('', whole)} --contract {DRAFT}"
         correct = (
             f"{DRAFT} then has what this run measured. In this file, change each limit and each "
-            "count to what was ordered, and let the other party agree. Then run with this contract:"
+            "count to what was ordered, and let the other party agree. Then remove `draft = true`, "
+            "and run with this contract:"
         )
         steps = Action("Draft a contract from this run:", draft), Action(correct, judged)
         return NextStep(steps, acceptance.why_no_contract(record))

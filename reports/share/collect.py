@@ -182,8 +182,8 @@ def _add_cluster(aliases: Aliases, record: RunRecord) -> None:
     run, stamp = aliases.of("run", record.id), AUTO_ID.match(record.id)
     if stamp:
         aliases.known[record.id.lower()] = f"{stamp[0]}-{run}"
-    if record.baseline:
-        aliases.of("run", record.baseline)
+    for id in filter(None, [record.baseline, *(one.run for one in record.baseline_values)]):
+        aliases.of("run", id)
 
 
 def _add_places(aliases: Aliases, value: Any, key: str = "") -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the command line declares its options from here, with click
 
 FORMAT = "seatrial sign-off 1"
 PARTIES = ("provider", "customer")
+REHEARSED = "REHEARSAL PASSED"  # verdict of a rehearsal with exit code 0
 DECISIONS = ("accepted", "conditions", "refused")
 MAX_BYTES = 64 * 1024  # a page of text has 3 KiB; a sign-off has at most 20 pages
 MAX_WORDS = 1000  # characters of a name or a condition; a person reads it before signing
@@ -102,6 +103,8 @@ class Statement:
                 f"the run ended in {self.verdict}, exit code {self.exit_code}: accept it with the "
                 "decision 'conditions', because 'accepted' would claim that the run was proven"
             )
+        if self.decision == "accepted" and self.verdict == REHEARSED:
+            return "a rehearsal accepts no cluster: use --decision conditions --condition TEXT"
         if self.decision == "conditions" and not self.conditions:
             return "the decision 'conditions' needs at least one condition (--condition TEXT)"
         return ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reports.acceptance import AcceptanceSummary
+from reports.acceptance import WORDS, AcceptanceSummary
 from reports.sanitize import one_line
 from reports.signing import files, signatures
 from reports.signing.signatures import PARTIES, RUN_FIELDS, TITLES, Statement
@@ -30,7 +30,14 @@ class Verification:
     problems: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     keys: dict[str, str] = field(default_factory=dict)  # party -> fingerprint of the key
+    decisions: dict[str, str] = field(default_factory=dict)  # of the parties whose signature holds
     verdict: str = ""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the run's verdict is ACCEPTED, and each party that signed accepted it."""
+        verdict = self.verdict.startswith(f"{WORDS[0]},")  # REHEARSAL PASSED is none
+        return verdict and {*self.decisions.values()} == {"accepted"}
 
     @property
     def exit_code(self) -> int:
@@ -113,6 +120,7 @@ def _check_party(
         found.problems.append(str(error))
     if len(found.problems) > before:
         return
+    found.decisions[party] = statement.decision
     name = f" by {statement.name}" if statement.name else ""
     signed = f"signed{name} at {statement.time} with {found.keys[party]}: {statement.decision}"
     conditions = [("  condition", words) for words in statement.conditions]

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from probes.cluster.node_facts import software_versions
-from probes.contract.contract import TOP_KEYS, load, shipped_contracts
+from probes.contract.contract import TOP_KEYS, AcceptTerms, load, shipped_contracts
 from probes.contract.limits import MARGINAL_SHARE, MIN_SHARE, LimitTerms
 from probes.contract.terms import ClusterTerms, LaunchTerms
 from reports.numbers import percent
@@ -31,8 +31,14 @@ TOP = {
         "`quick`, `standard` or `soak`",
         "Default: `quick`. A run needs this tier, or a longer one, to be accepted.",
     ),
+    "draft": (
+        "true or false",
+        "Default: false. True in a contract of `contract new --from`: no run takes it. Remove this line "
+        "when both parties agreed.",
+    ),
     "cluster": ("table", "What was ordered: [below](#cluster)."),
     "launch": ("table", "The operator's own guide: [below](#launch)."),
+    "accept": ("table", "What an acceptance allows: [below](#accept)."),
     "baseline": ("table", "Limits against an earlier run: [below](#baseline)."),
     "waivers": ("list of tables", "A FAIL that the parties tolerate: [below](#waivers)."),
 }
@@ -70,7 +76,7 @@ contract's hash.
 |---|---|
 | `seatrial contract new FILE` | asks what was ordered, and writes the contract with the reason of each limit |
 | `seatrial contract new --template NAME --set KEY=ANSWER --yes FILE` | for scripts: asks nothing. If an answer is missing, an error names it, and the option for it. |
-| `seatrial contract new --from RUN FILE` | writes a contract with what a run found. Change the values to what was ordered. |
+| `seatrial contract new --from RUN FILE` | writes a draft with what a run found. Change the values to what was ordered, then remove `draft = true`. |
 | `seatrial contract list` | lists the shipped contracts |
 | `seatrial contract show NAME` | prints a shipped contract |
 | `seatrial contract check FILE` | checks FILE, and shows what is ordered and what would be UNPROVEN; with `--limits` also the limit of each measure |
@@ -170,6 +176,14 @@ effect, and the value is judged. No other measure can be left out in this way.
 not_countable = "efa 2.13 has no counters of the network"
 ```
 
+## accept
+
+MARGINAL means close to the limit, and is accepted. A run with more MARGINAL measures than `max_marginal` ends with exit code 20, and
+lists them. A measure of several nodes counts once. Shipped contracts for hardware allow 3. Without this key any number is accepted,
+and the report says that no maximum was agreed.
+
+{accept}
+
 ## baseline
 
 Each key is a measure. If several criteria have this measure, write the criterion before it. The value is how much worse the
@@ -224,6 +238,7 @@ def write_contracts() -> str:
         limits=_keys(LimitTerms),
         share=percent(MIN_SHARE),
         marginal=percent(MARGINAL_SHARE),
+        accept=_keys(AcceptTerms),
         waivers=_keys(Waiver),
         shipped=_table(("name", "for", "line rate of a node", "busbw at least"), shipped),
     )

@@ -270,3 +270,29 @@ def test_the_decision_has_a_word_for_its_exit_code(
 )
 def test_only_a_run_that_proves_or_fails_is_coloured_so(name: str, verdict: Verdict) -> None:
     assert load_summary(RECORDINGS / name).shown_verdict is verdict
+
+
+def close_to_limit(name: str, subject: str = "cluster") -> Measurement:
+    return good(5, low=1, marginal_low=8).model_copy(update={"name": name, "subject": subject})
+
+
+@pytest.mark.parametrize(("most", "code"), [(None, 0), (2, 0), (1, 20), (0, 20)])
+def test_marginal_has_a_price_where_one_was_agreed(most: int | None, code: int) -> None:
+    """A measure counts once for all its nodes."""
+    names = close_to_limit("a", "n0"), close_to_limit("a", "n1"), close_to_limit("b")
+    agreed = AGREED.model_copy(update={"max_marginal": most})
+    summary = summarize_acceptance(
+        run(result(*names, good()), agreed=agreed, more={"owed": [OWED]})
+    )
+    text = "2 measures MARGINAL: FABRIC.a, FABRIC.b. Expected: at most {} ([accept] max_marginal"
+    assert summary.exit_code == code
+    said = any(reason.startswith(text.format(most)) for reason in summary.reasons)
+    assert said is (code == 20)
+    bound = "no maximum of MARGINAL measures was agreed" in summary.headline
+    assert bound is (most is None)
+
+
+def test_what_fails_is_no_matter_of_price() -> None:
+    agreed = AGREED.model_copy(update={"max_marginal": 0})
+    failing = run(result(close_to_limit("a"), good(0)), agreed=agreed, more={"owed": [OWED]})
+    assert summarize_acceptance(failing).exit_code == 1

@@ -162,13 +162,14 @@ def test_the_check_begins_with_what_was_ordered(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("[FABRIC.busbw]", gate))
     words = ["contract", "check", "--limits", str(file)]
     lines = CliRunner(env={"COLUMNS": "200"}).invoke(main, words).output.splitlines()
-    assert lines[1:7] == [
+    assert lines[1:8] == [
         "tier      standard",
         "ordered   8 nodes, 8 x NVIDIA H100 80GB HBM3",
         "fabric    rdma, 8 x 400 Gbit/s per node",
         "terms     gpu_memory_gib = 79, cpus_per_node = 96, ram_gib = 1280, versions.driver = "
         '">=550.54",',
         '          versions.torch = ">=2.6", versions.ray = ">=2.40", versions.python = ">=3.10"',
+        "MARGINAL  at most 3 measures",
         "baseline  FABRIC.busbw: at most 2 % worse than in the baseline run",
     ]
     assert not [line for line in lines if line.startswith("UNPROVEN")]

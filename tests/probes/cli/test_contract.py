@@ -16,7 +16,7 @@ from probes.cli.main import main
 from probes.contract.contract import Contract, load
 from probes.contract.contract import load as load_contract
 from probes.contract.derived_limits import derive_contract
-from probes.contract.drafts import toml_text
+from probes.contract.drafts import list_odd, toml_text
 from probes.toml_tables import tomllib
 from reports.run_folder.store import Store
 from tests.support.paths import RECORDINGS
@@ -101,7 +101,10 @@ def test_a_contract_says_what_the_run_found(tmp_path: Path) -> None:
     assert network.one_of == ["rdma"]
     assert contract.limit("SCALING", "efficiency") is not None
     text = (tmp_path / "my.toml").read_text()
-    assert "# Each value is what run found. Change it to what was ordered." in text
+    assert (
+        "# Each value is what run found. Change it to what was ordered, then remove `draft`."
+        in text
+    )
 
 
 def test_the_best_node_tells_what_all_should_have(tmp_path: Path) -> None:
@@ -168,6 +171,60 @@ def test_words_of_the_record_are_only_words(tmp_path: Path) -> None:
 def test_any_text_is_a_string_of_toml(text: str) -> None:
     read = tomllib.loads(f"title = {toml_text(text)}\n")
     assert read == {"title": text.encode("utf-8", "replace").decode()}
+
+
+def test_a_draft_is_taken_only_after_its_line_is_removed(tmp_path: Path) -> None:
+    run, file = run_of(tmp_path / "run", [node(n) for n in range(2)]), tmp_path / "my.toml"
+    assert drafted(run, file).draft
+    checked = seatrial("contract", "check", file).output
+    assert "draft     change each value to what was ordered, then remove" in checked
+    assert "is a valid contract: a draft: no run takes it" in " ".join(checked.split())
+    for words in (["plan"], ["rejudge", run]):
+        refused = seatrial(*words, "--contract", file)
+        assert refused.exit_code == 4
+        assert "is a draft: change each value to what was ordered" in refused.output
+    file.write_text(
+        "".join(
+            line
+            for line in file.read_text().splitlines(True)
+            if not line.startswith("draft = true")
+        )
+    )
+    assert not load(str(file)).draft
+    assert seatrial("plan", "--contract", file).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({"gpus_per_node": 7}, ["gpus_per_node = 7. Usual with NVIDIA H100 80GB HBM3: 8"]),
+        (
+            {"rails": 4, "line_rate_gbps": 200.0},
+            [
+                "rails = 4 x 200 Gbit/s. Usual with NVIDIA H100 80GB HBM3: 8 x 400 or 32 x 100 "
+                "Gbit/s"
+            ],
+        ),
+        ({}, []),
+        ({"rails": 32, "line_rate_gbps": 100.0}, []),
+        ({"gpu_model": "NVIDIA A40", "gpus_per_node": 4, "rails": 2}, []),
+        ({"gpu_model": "NVIDIA A40", "gpus_per_node": 3},
+         ["gpus_per_node = 3. Usual with NVIDIA A40: 1 or 2 or 4 or 8 or 16"]),
+        ({"gpus_per_node": None}, []),
+    ],
+)  # fmt: skip
+def test_hardware_that_no_usual_node_has_is_contradicted(
+    terms: dict[str, Any], said: list[str]
+) -> None:
+    usual = {"gpu_model": H100, "gpus_per_node": 8, "rails": 8, "line_rate_gbps": 400.0}
+    assert list(list_odd({**usual, **terms})) == said
+
+
+def test_a_draft_names_what_is_odd(tmp_path: Path) -> None:
+    odd = node(0)
+    odd["gpus"] = odd["gpus"][:7]
+    drafted(run_of(tmp_path / "run", [odd]), tmp_path / "my.toml")
+    assert "# CHECK gpus_per_node = 7. Usual with" in (tmp_path / "my.toml").read_text()
 
 
 def test_a_file_that_exists_is_not_overwritten(

@@ -16,6 +16,7 @@ import pytest
 from probes.session import rejudge
 from reports.run_folder.event_log import SUMS
 from reports.signing import files
+from reports.signing.verification import Verification
 from tests.support.paths import REPO
 from tests.support.signing import (
     WAIVER,
@@ -26,6 +27,8 @@ from tests.support.signing import (
     seatrial,
     sign,
 )
+
+REHEARSED = ("--decision", "conditions", "--condition", "only a rehearsal")  # it cannot be accepted
 
 # ------------------------------------------------------------------------------ what verifies
 
@@ -61,7 +64,7 @@ def test_the_statement_is_what_a_person_reads(signed: Signed) -> None:
 
 
 def test_one_signature_is_enough_unless_two_are_required(passed: Path, original: Signed) -> None:
-    sign(passed, "provider", original.keys["provider"], "--decision", "accepted")
+    sign(passed, "provider", original.keys["provider"], *REHEARSED)
     command = ["verify", passed, "--signers", original.signers]
     done = seatrial(*command)
     assert (done.exit_code, "REHEARSAL PASSED, exit code 0" in done.output) == (0, True)
@@ -70,12 +73,43 @@ def test_one_signature_is_enough_unless_two_are_required(passed: Path, original:
     assert "problem: the customer has not signed, but must sign\n" in done.output
 
 
+def test_a_gate_can_require_an_acceptance(passed: Path, original: Signed) -> None:
+    """A rehearsal, and a decision of conditions, are no acceptance, and still verify."""
+    sign(passed, "provider", original.keys["provider"], *REHEARSED)
+    command = ["verify", passed, "--signers", original.signers]
+    assert seatrial(*command).exit_code == 0
+    done = seatrial(*command, "--require-accepted")
+    assert done.exit_code == 1
+    assert "NOT ACCEPTED by the run's own verdict, or by the decision of a party." in done.output
+    changed = seatrial(*command, "--require-accepted", "--nonce", "other")
+    assert changed.exit_code == 4, "what does not verify says so first"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "decisions", "accepted"),
+    [
+        ("ACCEPTED, exit code 0", ["accepted", "accepted"], True),
+        ("ACCEPTED, exit code 0", ["accepted"], True),
+        ("ACCEPTED, exit code 0", ["accepted", "conditions"], False),
+        ("ACCEPTED, exit code 0", ["refused", "accepted"], False),
+        ("ACCEPTED, exit code 0", [], False),
+        ("REHEARSAL PASSED, exit code 0", ["accepted"], False),
+        ("NOT ACCEPTED, exit code 20", ["accepted"], False),
+    ],
+)
+def test_accepted_is_what_the_run_and_each_signature_say(
+    verdict: str, decisions: list[str], accepted: bool
+) -> None:
+    parties = dict(zip(("provider", "customer"), decisions, strict=False))
+    assert Verification(verdict=verdict, decisions=parties).accepted is accepted
+
+
 def test_a_key_in_the_agent_signs(
     passed: Path, original: Signed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = tmp_path / "only.pub"
     alone.write_text(public_key(original.keys["customer"]))
-    words = ["sign", passed, "--as", "customer", "--key", alone, "--decision", "accepted"]
+    words = ["sign", passed, "--as", "customer", "--key", alone, *REHEARSED]
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     refused = seatrial(*words)
     assert (refused.exit_code, "is neither in ssh-agent nor" in refused.output) == (4, True)
@@ -177,7 +211,7 @@ def test_what_another_version_judged_otherwise_is_a_doubt(signed: Signed) -> Non
 
 
 def test_the_nonce_must_be_that_of_the_run(passed: Path, original: Signed) -> None:
-    sign(passed, "customer", original.keys["customer"], "--decision", "accepted")
+    sign(passed, "customer", original.keys["customer"], *REHEARSED)
     done = seatrial("verify", passed, "--signers", original.signers, "--nonce", "monday-7")
     assert done.exit_code == 4
     assert "nonce of the run: missing. Expected: monday-7. This is not the" in done.output
@@ -190,7 +224,7 @@ def test_an_empty_nonce_is_not_taken_for_none(signed: Signed) -> None:
 
 def test_a_run_with_a_nonce_verifies_with_it_alone(tmp_path: Path, original: Signed) -> None:
     shutil.copytree(finished_run(True, "monday-7"), tmp_path / "run")
-    sign(tmp_path / "run", "customer", original.keys["customer"], "--decision", "accepted")
+    sign(tmp_path / "run", "customer", original.keys["customer"], *REHEARSED)
     statement = (tmp_path / "run" / "signatures" / "customer.txt").read_text()
     assert "\nnonce: monday-7\n" in statement
     command = ["verify", tmp_path / "run", "--signers", original.signers]
@@ -207,6 +241,7 @@ def test_a_run_with_a_nonce_verifies_with_it_alone(tmp_path: Path, original: Sig
     ("passes", "words", "says"),
     [
         (False, ["accepted"], "'accepted' would claim that the run was proven"),
+        (True, ["accepted"], "a rehearsal accepts no cluster: use --decision conditions"),
         (False, ["conditions"], "needs at least one condition"),
         (True, ["accepted", "--condition", "x"], "must not have conditions, use"),
         (True, ["conditions", "--condition", " \u200b"], "is empty or has invisible characters"),
@@ -227,9 +262,9 @@ def test_a_decision_without_sense_is_not_signed(
 
 def test_words_cannot_begin_a_line_of_their_own(passed: Path, keys: dict[str, Path]) -> None:
     hostile = "a\ndecision: refused\x85\n\x1b[31mparty: customer"
-    sign(passed, "provider", keys["provider"], "--decision", "accepted", "--name", hostile)
+    sign(passed, "provider", keys["provider"], *REHEARSED, "--name", hostile)
     text = (passed / "signatures" / "provider.txt").read_text()
-    assert "\nname: a decision: refused party: customer\ndecision: accepted\n" in text
+    assert "\nname: a decision: refused party: customer\ndecision: conditions\n" in text
 
 
 def test_a_run_that_does_not_verify_is_not_signed(passed: Path, keys: dict[str, Path]) -> None:
@@ -285,8 +320,8 @@ def test_nothing_is_written_through_a_link(
 
 
 def test_one_key_does_not_sign_for_both(passed: Path, keys: dict[str, Path]) -> None:
-    sign(passed, "provider", keys["provider"], "--decision", "accepted")
-    words = ["--as", "customer", "--key", keys["provider"], "--decision", "accepted"]
+    sign(passed, "provider", keys["provider"], *REHEARSED)
+    words = ["--as", "customer", "--key", keys["provider"], *REHEARSED]
     done = seatrial("sign", passed, *words)
     assert (done.exit_code, "the provider signed with this key" in done.output) == (4, True)
     assert sorted(os.listdir(passed / "signatures")) == ["provider.txt", "provider.txt.sig"]

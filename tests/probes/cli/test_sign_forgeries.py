@@ -298,7 +298,7 @@ def test_signatures_of_another_run_do_not_verify(
 ) -> None:
     shutil.rmtree(signed.run / "signatures")
     for party, key in keys.items():
-        sign(passed, party, key, "--decision", "accepted")
+        sign(passed, party, key, "--decision", "refused")
     shutil.copytree(passed / "signatures", signed.run / "signatures")
     done = seatrial("verify", signed.run, "--signers", signed.signers)
     assert done.exit_code == 4
@@ -322,7 +322,7 @@ def test_a_key_that_an_authority_certified_is_ssh_keygens_to_judge(
     authority, key = make_key(tmp_path / "authority"), make_key(tmp_path / "key")
     certify = ["ssh-keygen", "-q", "-s", str(authority), "-I", "jane", "-n"]
     subprocess.run([*certify, "customer", f"{key}.pub"], check=True)
-    sign(passed, "customer", tmp_path / "key-cert.pub", "--decision", "accepted")
+    sign(passed, "customer", tmp_path / "key-cert.pub", "--decision", "refused")
     for party, code in (("customer", 0), ("provider", 4)):
         (tmp_path / "signers").write_text(f"{party} cert-authority {public_key(authority)}\n")
         assert seatrial("verify", passed, "--signers", tmp_path / "signers").exit_code == code

@@ -99,6 +99,12 @@ def test_an_ordinary_user_must_be_possible_or_agreed(
     assert (why_not in answer.found) is (state == UNPROVEN or not why_not)
 
 
+def test_on_an_embedded_cluster_no_other_user_is_asked_for() -> None:
+    """As in a run there: the user's rights are judged only on hosts of the cluster's own."""
+    assert ask_user(ClusterTerms(), "only root can", local=True).state == OK
+    assert ask_user(ClusterTerms(), "only root can").state == UNPROVEN
+
+
 def test_whose_commands_are_typed_and_as_whom_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     operators = {"document": "ours.md", "values": {"x": "{command}"}}
     terms = {

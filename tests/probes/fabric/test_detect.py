@@ -242,12 +242,12 @@ def test_uneven_rails_fail_with_the_rail(
         (
             {"n0": 200.0, "n1": 400.0},
             Verdict.FAIL,
-            ["n0: each of its 2 rails runs at 200 Gbit/s. The best node:"],
+            ["n0: each of its 2 rails runs at 200 Gbit/s. Expected:"],
         ),
         (
             {"n0": 400.0, "n1": 200.0},
             Verdict.FAIL,
-            ["n1: each of its 2 rails runs at 200 Gbit/s. The best node:"],
+            ["n1: each of its 2 rails runs at 200 Gbit/s. Expected:"],
         ),
     ],
 )
@@ -259,7 +259,7 @@ def test_a_node_whose_rails_all_trained_to_half_is_named(
     measure = recorder(parse(b"schema = 1\n", "f"))
     judge.judge_rails(
         sweep_result(100, "rdma", rails={"n0": sent, "n1": sent}, rail_gbps=rates),
-        SimpleNamespace(fabric="rdma", rails=None),
+        SimpleNamespace(fabric="rdma", rails=None, line_rate_gbps=None),
         measure,
     )
     found = result(measure)
@@ -274,8 +274,11 @@ def test_rails_that_are_not_active_fail_where_nobody_ordered_a_number(
     sent = {"mlx5_0/1": 1000, "mlx5_1/1": 1000}
     run = sweep_result(100, "rdma", rails={"n0": sent, "n1": sent})
     for terms, installed in (
-        (SimpleNamespace(fabric="rdma", rails=None), 4),
-        (SimpleNamespace(fabric="rdma", rails=4), None),  # as derived, without a contract
+        (SimpleNamespace(fabric="rdma", rails=None, line_rate_gbps=None), 4),
+        (
+            SimpleNamespace(fabric="rdma", rails=4, line_rate_gbps=None),
+            None,
+        ),  # as derived, without a contract
     ):
         measure = recorder(derive_contract(None))
         judge.judge_rails(run, terms, measure, installed)

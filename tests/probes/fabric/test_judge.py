@@ -41,7 +41,9 @@ def judge_rails(
     """Judge these rails of nodes; neither contract nor node says how many there should be."""
     measure = recorder("FABRIC", more.pop("contract", RDMA))
     run = sweep_result(100, "rdma", rails=rails, rail_gbps=rail_gbps or {})
-    terms: Any = SimpleNamespace(fabric="rdma", rails=more.pop("ordered", None))
+    terms: Any = SimpleNamespace(
+        fabric="rdma", rails=more.pop("ordered", None), line_rate_gbps=more.pop("rate", None)
+    )
     judge.judge_rails(run, terms, measure, **more)
     return measure
 
@@ -52,6 +54,35 @@ def test_the_node_of_the_slower_rails_is_the_one_that_lacks_them() -> None:
         ("n0", 2),
         ("n1", 0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("device", "trained", "counts", "whose"),
+    [
+        ("mlx5_0/1", 200.0, [0, 0], "as agreed"),
+        pytest.param(
+            "mlx5_0/1", 400.0, [1, 1], "as on the best node",
+            marks=pytest.mark.near_miss("FABRIC.rails"),
+        ),
+        ("mlx5_0/1", 800.0, [1, 1], "as on the best node"),
+        ("rdmap16s27/1", 100.0, [1, 1], "as on the best node"),  # an old driver of EFA says 100
+    ],
+)  # fmt: skip
+def test_rails_that_all_trained_to_half_of_the_agreed_rate_are_not_as_ordered(
+    device: str, trained: float, counts: list[int], whose: str
+) -> None:
+    rails = {"n0": {device: 1000}, "n1": {device: 1000}}
+    measure = judge_rails(rails, dict.fromkeys(rails, trained), ordered=1, rate=400.0)
+    found = measured(measure, "rails")
+    assert [one.value for one in found] == counts
+    assert found[0].limit
+    assert found[0].limit.because.endswith(whose)
+    said = [one.statement for one in measure.result("finished", 1.0).findings]
+    slow = [
+        f"{n}: each of its 1 rails runs at 200 Gbit/s. Expected: 400 Gbit/s, as agreed"
+        for n in rails
+    ]
+    assert said == (slow if counts == [0, 0] else [])
 
 
 def test_rails_of_an_unknown_rate_are_judged_by_their_number_alone() -> None:
@@ -104,7 +135,10 @@ def test_interfaces_whose_bytes_were_not_counted_have_no_share(
 ) -> None:
     sent = sweep_result(100, "rdma", rails={"n0": {"eth1": 1500, "eth2": 500}})
     run = replace(sent, backend="nccl", sent={"n0": {"eth0": 0}})
-    measure, terms = recorder("FABRIC", RDMA), SimpleNamespace(fabric=fabric, rails=None)
+    measure, terms = (
+        recorder("FABRIC", RDMA),
+        SimpleNamespace(fabric=fabric, rails=None, line_rate_gbps=None),
+    )
     judge.judge_rails(run, cast(Any, terms), measure)
     (found,) = measured(measure, "slowest_rail")
     assert found.value == share

@@ -113,6 +113,14 @@ def test_what_nobody_ordered_cannot_be_ordered_larger() -> None:
     assert caught(result)["larger order"] is None
 
 
+@pytest.mark.parametrize("order", [{"nodes": 2}, {"gpus_per_node": 7}, {"gpus_per_node": {7: 3}}])
+def test_more_than_was_ordered_blinds_no_control(order: dict[str, Any]) -> None:
+    """The larger order is larger than what is there, too."""
+    result = run_hosts(StandInHosts(), **{**ORDER, **order})
+    assert result.verdict is Verdict.FAIL
+    assert caught(result)["larger order"] is True
+
+
 def test_all_that_is_ordered_of_a_node_is_controlled() -> None:
     terms = {"gpu_model": "NVIDIA H100 80GB HBM3", "gpu_memory_gib": 79, "cpus_per_node": 64}
     versions = {"torch": ">=2"}

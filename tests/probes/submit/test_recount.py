@@ -149,5 +149,15 @@ def test_a_run_that_was_compared_with_an_earlier_one_is_accepted(tmp_path: Path)
     assert (load_summary(second).exit_code, reasons(second, CONTRACT)) == (0, [])
 
 
+def test_more_marginal_measures_than_agreed_are_no_acceptance(tmp_path: Path) -> None:
+    run = write_sound_run(tmp_path / "run")
+    limit = {"low": 0.1, "marginal_low": 1e9, "unit": "GB/s", "because": "b"}
+    rewrite(run, lambda lines: put_value("measurement", "limit", limit, "busbw")(lines) or lines)
+    assert reasons(run, CONTRACT) == []
+    assert reasons(run, {**CONTRACT, "accept": {"max_marginal": 1}}) == []
+    text = "MARGINAL measures: FABRIC.busbw. Expected: at most 0"
+    assert reasons(run, {**CONTRACT, "accept": {"max_marginal": 0}}) == [text]
+
+
 def test_a_log_without_a_start_is_judged_nothing() -> None:
     assert "cannot be judged" in Recount().reasons({})[0]

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from probes.contract.contract import load, parse
+from probes.contract.derived_limits import list_slips
+from probes.contract.terms import ClusterTerms
 from probes.session.session import RunSession
 
 LACKS = (
@@ -73,3 +75,45 @@ def test_a_run_has_the_limits_of_its_number_of_nodes() -> None:
     run._describe_cluster = lambda: {"note": "could not be joined"}
     RunSession._describe(run, load("h100-ndr400"))
     assert run.contract.limit("FABRIC", "alltoall_busbw") is None
+
+
+@pytest.mark.parametrize(
+    ("argument", "kind", "name"),
+    [("mine.toml", "ray", "atlas"), ("lab", "ray", "pod-x7"), ("mine.toml", "local", "local")],
+)
+def test_a_contract_of_the_cluster_names_it_whatever_its_pods_are_called(
+    argument: str, kind: str, name: str
+) -> None:
+    run: Any = SimpleNamespace(
+        cluster=SimpleNamespace(kind=kind, facts=[{"name": "pod-x7"}]),
+        contract=SimpleNamespace(agreed=True, name="atlas"),
+        contract_arg=argument,
+    )
+    assert RunSession.name.fget(run) == name
+
+
+PORT = {
+    "port": "1",
+    "rate": "400 Gb/sec (4X NDR)",
+    "link_layer": "InfiniBand",
+    "state": "4: ACTIVE",
+}
+NODE = {"rdma": [{**PORT, "device": f"mlx5_{n}"} for n in range(8)]}
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({"line_rate_gbps": 50.0}, ["line_rate_gbps = 50, but ports report 400 Gbit/s"]),
+        ({"rails": 1}, ["rails = 1, but nodes have 8 such ports"]),
+        ({}, []),
+        ({"line_rate_gbps": 800.0}, []),  # FABRIC.rails fails for it
+    ],
+)
+def test_a_contract_that_orders_less_than_the_ports_have_is_said(
+    terms: dict[str, Any], said: list[str]
+) -> None:
+    agreed = {"fabric": "rdma", "rails": 8, "line_rate_gbps": 400.0, **terms}
+    found = list(list_slips(ClusterTerms(**agreed), [NODE, NODE]))
+    assert [text.partition(". ")[0] for text in found] == said
+    assert list(list_slips(ClusterTerms(fabric="eth0", line_rate_gbps=50.0), [NODE])) == []

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from probes.contract.contract import Contract, parse
-from probes.session.rejudge import read_summary
+from probes.session.rejudge import check_baseline, read_summary
 from reports.acceptance import AcceptanceSummary, load_summary
+from reports.frames.history import why_unsound
 from reports.measurement import Limit, Measurement, Verdict
 from reports.regressions import BaselineValue, find_regressions, values_of
+from reports.run_folder.event_log import UnreadableRun
 from reports.text import acceptance_table
 from tests.support.paths import REPO
 from tests.support.run_edits import drop_event, edit_events
@@ -148,6 +151,41 @@ def test_the_newest_sound_run_of_a_folder_is_chosen(first: Path, tmp_path: Path)
     summary = run(tmp_path / "third", 0.120, baseline=folder)
     assert "run failed failed" in sentences(summary)[0]
     assert summary.exit_code == 20
+
+
+def test_small_steps_do_not_add_up_unseen(tmp_path: Path) -> None:
+    """Each run is held to the newest sound run, and to the first that was accepted."""
+    folder, codes, busbw = tmp_path / "runs", [], 0.124
+    folder.mkdir()
+    # It has nothing to compare with: UNPROVEN.
+    run(folder / "run00", busbw, started="2026-11-01T00:00:00.000Z")
+    for number in range(1, 5):
+        busbw *= 0.99
+        name, started = f"run{number:02}", f"2026-11-{number + 1:02}T00:00:00.000Z"
+        codes.append(run(folder / name, busbw, baseline=folder, started=started).exit_code)
+    assert codes == [0, 0, 0, 1]
+    (sentence,) = sentences(load_summary(folder / "run04"))
+    assert "2.97 % worse than 0.123 GB/s in run run01" in sentence
+
+
+def test_a_run_of_another_cluster_is_no_baseline(first: Path) -> None:
+    before = load_summary(first)
+    now = before.record.model_copy(update={"id": "now"})
+    assert why_unsound(before, now) == ""
+    now.cluster["name"] = "other"
+    assert why_unsound(load_summary(first), now) == (
+        "run first is of cluster node0, but this run is of other"
+    )
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("lab", False), ("atlas", True)])
+def test_a_run_by_another_contract_is_refused_before_the_run(
+    first: Path, name: str, is_refused: bool
+) -> None:
+    agreed = contract().model_copy(update={"name": name})
+    said = r"a run by contract lab\. Expected: a run by atlas"
+    with pytest.raises(UnreadableRun, match=said) if is_refused else nullcontext():
+        check_baseline(first, agreed)
 
 
 def test_who_takes_the_comparison_out_of_a_run_proves_nothing(first: Path, tmp_path: Path) -> None:
