@@ -133,11 +133,10 @@ class AcceptanceSummary:
         else:
             text = f"{self.counts['proven']} of {self.counts['required']} required criteria proven"
             if close := self.counts["marginal"]:
-                most = self.record.contract.max_marginal
-                bound = "; no maximum of MARGINAL measures was agreed" * (most is None)
-                text += (
-                    f" ({close} close to {'its limit' if close == 1 else 'their limits'}{bound})"
-                )
+                limits = "its limit" if close == 1 else "their limits"
+                if self.record.contract.max_marginal is None:
+                    limits += "; no maximum of MARGINAL measures was agreed"
+                text += f" ({close} close to {limits})"
             rest = [words for words in (failed, unproven) if words[0] != "0"]
             sentences = [", ".join([text, *rest])]
         optional = [one_line(row.criterion.id) for row in self.rows if not row.criterion.required]

@@ -46,6 +46,7 @@ def contract(required: bool = True) -> ContractFacts:
         sha256="3f9a1c0e7b5d2c44a1f0e6d98b7a65c4f3e2d1c0b9a8f7e6d5c4b3a291807f6e",
         title="Acceptance of atlas, lot 1",
         criteria=load("h100-ndr400").facts().criteria,
+        max_marginal=load("h100-ndr400").max_marginal,
     )
 
 
