@@ -207,7 +207,8 @@ def lacks_speed_limit(models: str | Sequence[str] | None, *, is_agreed: bool = F
     unknown = [model for model in named if derived_mfu(model) is None]
     if named and unknown != named:
         return ""
-    known = [name for name, one in read_devices().items() if "mfu" in one.reached]
+    rows = read_devices().items()
+    known = [name for name, one in rows if "mfu" in one.reached and " " not in name]
     of = ", ".join(unknown) or f"GPUs other than {', '.join(known)} (write `gpu_model`)"
     text = f"no limit for the speed of one node: none is published for {of}"
     return f"{text}. Add [SCALING.mfu] or [SCALING.tokens_per_s]"

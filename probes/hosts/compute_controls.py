@@ -75,7 +75,7 @@ def find_changes(
 
 
 def judge_drift(fleet: WorkFleet, parts: Sequence[Speeds], measure: Recorder) -> None:
-    """Judge that no accelerator is slower at the end than at the beginning, and no GPU is slow then.
+    """Judge that no accelerator becomes slower, and that no GPU is slow at the end.
 
     What is slow from its second part on does not become slower after that.
     """
@@ -105,7 +105,7 @@ def find_slowed(
 def find_slow_ends(
     fleet: WorkFleet, parts: Sequence[Speeds], unknown: Container[str], measure: Recorder
 ) -> dict[str, str]:
-    """Describe the GPUs whose last third is slow: for a cold GPU, for others, or for their model."""
+    """Describe the GPUs whose last third is slow: for a cold GPU, others, or their model."""
     last = parts[-max(1, (len(parts) - WARM_UP) // LEAST_PARTS) :]
     ends = {
         key: Speed({one: [part[key].typical[one] for part in last] for one in STEADY})

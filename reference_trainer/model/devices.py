@@ -47,7 +47,7 @@ def read_devices() -> dict[str, Device]:
 
 
 def find_device(name: str) -> Device | None:
-    """Find a GPU by its name; None for a slice of one, several names, and a name not in the table."""
+    """Find a GPU by its name; None for an unknown one, a slice of one, or several names."""
     words = _split_name(name)
     known = [one for one in read_devices() if _split_name(one) <= words]
     if not known or "," in name or any(SLICES.fullmatch(word) for word in words):
