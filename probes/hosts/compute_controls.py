@@ -20,8 +20,8 @@ from probes.hosts.compute_judge import (
     SpeedRuns,
     Sums,
     find_alone,
+    find_below,
     find_slow,
-    find_slow_copies,
     rate_limit,
 )
 from probes.hosts.compute_worker import ELEMENT, SHAPE
@@ -180,7 +180,7 @@ def run_length(fleet: WorkFleet) -> RunLength:
 
 
 def run_work(fleet: WorkFleet) -> SpeedRuns:
-    """Measure all accelerators at once; if some are slow, all again, and then each of them alone.
+    """Measure all accelerators at once; if some are slow, all again, and then each slow one alone.
 
     Emulated accelerators share cores, so that a second run of all of them shows nothing more.  They
     and the fastest work alone in turns.
@@ -190,7 +190,7 @@ def run_work(fleet: WorkFleet) -> SpeedRuns:
     first = fleet.measure_speed(keys, length)
     needed_alone = find_alone(fleet, first)
     chosen = [key for needed in needed_alone.values() for key in needed]
-    chosen = list(dict.fromkeys([*chosen, *find_slow_copies(fleet, first)]))
+    chosen = list(dict.fromkeys([*chosen, *find_below(fleet, first)]))
     if not chosen:
         return SpeedRuns(first)
     if fleet.on_gpu:

@@ -352,30 +352,28 @@ def rate_limit(measure: Recorder, name: Check, model: str) -> Limit | None:
     return derived_limit(model, AGREED[name], name.unit) if derived else agreed
 
 
-def find_slow_copies(fleet: WorkFleet, speeds: Speeds) -> list[str]:
-    """Find the GPUs whose copies with the host are slow for their link, while others copy too."""
-    found = []
-    for key, speed in speeds.items():
-        rates = [(one, speed.typical.get(one)) for one in SHARED_PATHS if fleet.on_gpu]
-        limits = [
-            (derived_limit(fleet.accelerators[key].model, o, "GB/s"), rate) for o, rate in rates
-        ]
-        if any(limit and rate and limit.judge(rate) is not Verdict.PASS for limit, rate in limits):
-            found.append(key)
-    return found
+def find_below(fleet: WorkFleet, speeds: Speeds) -> list[str]:
+    """Find the GPUs with a rate that is low for their model: they are measured again, and alone."""
+
+    def is_low(key: str, name: Check) -> bool:
+        limit = derived_limit(fleet.accelerators[key].model, AGREED[name], name.unit)
+        rate = speeds[key].typical.get(AGREED[name])
+        return bool(limit and rate and limit.judge(rate) is not Verdict.PASS)
+
+    names = [name for name in AGREED if name.derived_in_run and fleet.on_gpu]
+    return [key for key in speeds if any(is_low(key, name) for name in names)]
 
 
 def judge_rates(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
     """Judge the slowest rate of each node, by the contract or by what the model is known to reach.
 
-    A copy with the host shares its path: by a derived limit, the rate alone counts if it is higher.
-    Without a limit the median of each model is noted.
+    By a derived limit the best run counts: also that alone, if other GPUs share the path.  Without a limit the median of each model is noted.
     """
     lacking = defaultdict[str, list[str]](list)
     for name, operation in AGREED.items():
-        shared = operation in SHARED_PATHS and not is_agreed(measure, name)
-        rates: dict[str, float] = {}
-        for run in (runs.first, runs.alone) if shared else (runs.first,):
+        used, rates = [runs.first, runs.second], dict[str, float]()
+        used += [runs.alone] * (operation in SHARED_PATHS)
+        for run in used[:1] if is_agreed(measure, name) else used:
             for key, speed in run.items():
                 if (rate := speed.typical.get(operation)) is not None:
                     rates[key] = max(rate, rates.get(key, rate))

@@ -437,10 +437,8 @@ def _judge_power(node: str, boards: Sequence[Board], measure: Recorder) -> None:
     note = "NVML does not answer, or a GPU does not support the query"
     shares = [(board, _power_share(board)) for board in boards]
     low = judge_worst(measure, check.POWER_LIMIT, node, shares, min, note)
-    sick = [
-        (board, f"power limit is {percent(share)} of {_usual_power(board)[1]}")
-        for board, share in low
-    ]
+    text = "power limit is {} of {}"
+    sick = [(one, text.format(percent(share), _usual_power(one)[1])) for one, share in low]
     expected = f"{measure.contract.limit('HOSTS', check.POWER_LIMIT)} of it"
     explain_boards(measure, "HOST-POWER-LIMIT", node, sick, expected)
 

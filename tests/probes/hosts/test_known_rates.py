@@ -85,6 +85,14 @@ def test_copies_that_share_a_switch_are_judged_alone(alone: float, verdict: Verd
     assert run_work(cluster).verdict is verdict
 
 
+@pytest.mark.near_miss("HOSTS.gemm_tflops")
+def test_one_disturbed_run_is_forgiven() -> None:
+    cluster = cluster_of(H100)
+    for gpu in cluster.every:
+        gpu.factors = [0.5, 1.0]
+    assert run_work(cluster).verdict is Verdict.PASS
+
+
 def test_an_agreed_rate_replaces_the_derived_one() -> None:
     cluster = cluster_of(H100)
     for gpu in cluster.every:
@@ -93,7 +101,6 @@ def test_an_agreed_rate_replaces_the_derived_one() -> None:
     assert run_work(cluster, contract).verdict is Verdict.PASS
 
 
-@pytest.mark.near_miss(*(f"HOSTS.{name}" for name in MEASURES.values()))
 def test_of_an_unknown_model_it_is_said_which_rates_have_no_limit() -> None:
     result = run_work(cluster_of("NVIDIA T400"))
     assert result.verdict is Verdict.PASS
