@@ -377,7 +377,6 @@ def judge_links(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
 
     Where the contract agrees on a rate of copies, slots may be slower than the boards.
     """
-    agreed = is_agreed(measure, check.H2D_GBS)
     known = {key: one["link"] for key, one in links.items() if one["link"].keys() >= JUDGED}
     models = fleet.group("model", known)
     slow, unknown = {}, {}
@@ -388,7 +387,7 @@ def judge_links(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
             why = links[key]["error"] or "NVML does not support a query of its PCIe link"
             unknown[key] = f"{one.label}: {why}"
         else:
-            own = (0, 0) if agreed else board_link(one.model, known[key])
+            own = (0, 0) if is_agreed(measure, check.H2D_GBS) else board_link(one.model, known[key])
             others = [known[other] for other in models[one.model]]
             if text := describe_slow_link(known[key], others, own):
                 slow[key] = text

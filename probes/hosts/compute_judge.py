@@ -367,7 +367,8 @@ def find_below(fleet: WorkFleet, speeds: Speeds) -> list[str]:
 def judge_rates(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
     """Judge the slowest rate of each node, by the contract or by what the model is known to reach.
 
-    By a derived limit the best run counts: also that alone, if other GPUs share the path.  Without a limit the median of each model is noted.
+    By a derived limit the best run counts: also that alone, if other GPUs share the path.
+    Without a limit the median of each model is noted.
     """
     lacking = defaultdict[str, list[str]](list)
     for name, operation in AGREED.items():
