@@ -14,10 +14,11 @@ from typing import Any
 from probes.cluster.ask import REACH_SECONDS, ask_actors, on_node
 from probes.cluster.nvml import TIMEOUT, UNKNOWN, UNKNOWN_CALL, describe_error, import_nvml, to_text
 
-# NVML's maximum is what both the GPU and its slot can do.
+# NVML's maximum is what both the GPU and its slot can do; `board_generation` is the GPU's own.
 QUESTIONS: dict[str, Callable[[Any, Any], int]] = {
     "generation": lambda nvml, gpu: int(nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu)),
     "most_generation": lambda nvml, gpu: int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu)),
+    "board_generation": lambda nvml, gpu: int(nvml.nvmlDeviceGetGpuMaxPcieLinkGeneration(gpu)),
     "width": lambda nvml, gpu: int(nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu)),
     "most_width": lambda nvml, gpu: int(nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu)),
     "sm_mhz": lambda nvml, gpu: int(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)),

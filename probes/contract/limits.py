@@ -12,9 +12,10 @@ from probes.check.declarations import REACH, Check
 from probes.check.registry import CRITERIA
 from probes.contract.validation import ContractError, check_text, has_words
 from probes.toml_tables import show, spelling_hint
+from reference_trainer.model.devices import find_device, read_devices
 from reference_trainer.model.size import peak_flops
 from reports.measurement import Limit, about
-from reports.numbers import percent
+from reports.numbers import percent, quantity
 from scaling.collectives.line_rate import limit_reason
 
 # Shares of line rate: the least of a healthy ring all-reduce, and the marginal bound.  Measured on
@@ -149,38 +150,47 @@ def ring_limit(gbytes_per_s: float, rate_text: str, source: str, prefix: str = "
     )
 
 
-# MFU of a 1B model, 2048 tokens a sequence, bf16, FSDP on one node of eight GPUs (llm-foundry's
-# benchmarks).  An H200 has an H100's arithmetic, and faster memory.  For other GPUs no such job is
-# published.
-PUBLISHED_MFU = {"A100": 0.60, "H100": 0.42, "H200": 0.42}
-SAME_ARITHMETIC = {"H200": "H100, which computes as fast as an H200"}
-# Other boards of these GPUs: their links and power are not those of the published nodes.
-OTHER_BOARDS = {"pcie", "nvl"}
-# Our job has 8192 tokens per GPU and step (theirs: 28,672), and is not compiled.  The slowest dense
-# FSDP (8B, eager, GPUs capped at 500 of 700 W: torchtitan) keeps 0.8 of these figures.  Half the
-# speed is below 0.6 of them.
-LOW_MFU, MARGINAL_MFU = 0.6, 0.8  # shares of the published figure
+# Shares below which a GPU fails, and below which it is MARGINAL.  Of what sound ones reach:
+# NVIDIA's own diagnostics take 75 % too (DCGM, nvvs/diag-skus.yaml), and an H100 whose clocks are
+# locked to half computes at 74 %.
+OF_REACHED = (0.75, 0.85)
+# Of the data sheet, where nothing comparable was measured: half the speed of any GPU is below it.
+OF_SHEET = {
+    "gemm": ((0.45, 0.50), "of its data sheet; sound GPUs reach 60 to 87 % of theirs"),
+    "hbm": ((0.55, 0.65), "of its data sheet; copies of sound GPUs reach 75 to 92 % of theirs"),
+}
+# Of what a PCIe link carries: sound GPUs reach 81 to 87 %, one generation less 41 to 44 %.
+OF_LINK = (0.60, 0.70)
+LANE_GBS = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}  # in each direction
+
+
+def derived_limit(model: str, operation: str, unit: str) -> Limit | None:
+    """Derive a GPU's least rate (or `mfu`) from its model; None if no figure of it is known."""
+    device = find_device(model)
+    if device is None:
+        return None
+    if operation in device.reached:
+        return _share_limit(OF_REACHED, *device.reached[operation], unit)
+    if operation in ("h2d", "d2h") and device.pcie:
+        generation, lanes = device.pcie
+        source = f"that its link carries (PCIe {generation} x{lanes}); sound GPUs reach 81 to 87 %"
+        return _share_limit(OF_LINK, LANE_GBS[generation] * lanes, source, unit)
+    sheet = {"gemm": device.tflops, "hbm": device.memory_gbs}.get(operation)
+    return (
+        _share_limit(OF_SHEET[operation][0], sheet, OF_SHEET[operation][1], unit) if sheet else None
+    )
+
+
+def _share_limit(shares: tuple[float, float], figure: float, source: str, unit: str) -> Limit:
+    """Build the limit that is a share of a figure."""
+    low, marginal = (round(share * figure, 3) for share in shares)
+    because = f"{percent(shares[0])} of the {quantity(figure, unit)} {source}"
+    return Limit(low=low, marginal_low=marginal, unit=unit, source="derived", because=because)
 
 
 def derived_mfu(devices: str) -> Limit | None:
-    """Derive the MFU limit of a GPU from its name; None if no figure is published for it."""
-    words = {*re.findall("[a-z0-9]+", devices.lower())}
-    known = [name for name in PUBLISHED_MFU if name.lower() in words]
-    if len(known) != 1 or words & OTHER_BOARDS:
-        return None
-    share = PUBLISHED_MFU[known[0]]
-    published = SAME_ARITHMETIC.get(known[0], known[0])
-    return Limit(
-        low=round(LOW_MFU * share, 3),
-        marginal_low=round(MARGINAL_MFU * share, 3),
-        unit="ratio",
-        source="derived",
-        because=(
-            f"{percent(LOW_MFU)} of the {percent(share)} published for a 1B model on eight "
-            f"{published} (llm-foundry); the smaller batch of this test costs less than "
-            f"{percent(1 - LOW_MFU)} of the speed, and a GPU at half speed costs 50 %"
-        ),
-    )
+    """Derive the MFU limit of a GPU from its name; None if no figure is known for it."""
+    return derived_limit(devices, "mfu", "ratio")
 
 
 def lacks_speed_limit(models: str | Sequence[str] | None, *, is_agreed: bool = False) -> str:
@@ -197,7 +207,9 @@ def lacks_speed_limit(models: str | Sequence[str] | None, *, is_agreed: bool = F
     unknown = [model for model in named if derived_mfu(model) is None]
     if named and unknown != named:
         return ""
-    of = ", ".join(unknown) or f"GPUs other than {', '.join(PUBLISHED_MFU)} (write `gpu_model`)"
+    rows = read_devices().items()
+    known = [name for name, one in rows if "mfu" in one.reached and " " not in name]
+    of = ", ".join(unknown) or f"GPUs other than {', '.join(known)} (write `gpu_model`)"
     text = f"no limit for the speed of one node: none is published for {of}"
     return f"{text}. Add [SCALING.mfu] or [SCALING.tokens_per_s]"
 

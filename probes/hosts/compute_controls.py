@@ -11,11 +11,24 @@ from typing import Any
 
 from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder, Trial
+from probes.contract.limits import LANE_GBS
 from probes.hosts import compute_judge
 from probes.hosts import criterion as check
 from probes.hosts.compute_fleet import Accelerator, RunLength, Speed, Speeds, WorkFleet
-from probes.hosts.compute_judge import AGREED, COMPARED, SpeedRuns, Sums, find_alone, find_slow
+from probes.hosts.compute_judge import (
+    AGREED,
+    COMPARED,
+    SHARED_PATHS,
+    SpeedRuns,
+    Sums,
+    find_alone,
+    find_below,
+    find_slow,
+    rate_limit,
+)
 from probes.hosts.compute_worker import ELEMENT, SHAPE
+from reference_trainer.model.devices import find_device
+from reports.measurement import Limit
 from reports.numbers import percent, quantity
 
 STEADY = ("gemm", "hbm")  # operations that are followed: they heat the GPU and its memory
@@ -23,6 +36,9 @@ WARM_UP = 1  # parts that are left out: a cold GPU runs at its highest clock
 LEAST_PARTS = 3  # after those: a first and a last third
 # A sound GPU settles within 1 or 2 % once it is warm.  Emulated accelerators share cores.
 DRIFT_TOLERANCE, EMULATED_DRIFT = 0.05, 0.5
+# Against its first part, while it was cold, one H200 lost 4 %; five times as much is a fault.  Hot
+# GPUs of a node differ by up to twice as much as cold ones: those behind others get warmer air.
+COLD_TOLERANCE, HOT_TOLERANCE = 0.20, 0.10
 
 
 @dataclass(frozen=True)
@@ -61,9 +77,13 @@ def find_changes(
 
 
 def judge_drift(fleet: WorkFleet, parts: Sequence[Speeds], measure: Recorder) -> None:
-    """Judge that no accelerator is slower at the end than at the beginning."""
+    """Judge that no accelerator becomes slower, and that no GPU is slow at the end.
+
+    What is slow from its second part on does not become slower after that.
+    """
     unknown = find_unfollowed(fleet, parts)
-    texts = {
+    texts = find_slow_ends(fleet, parts, unknown, measure) if fleet.on_gpu else {}
+    texts |= {
         key: "; ".join(map(describe_change, own)) + describe_heat(parts, key)
         for key, own in find_slowed(fleet, parts, unknown).items()
     }
@@ -82,6 +102,37 @@ def find_slowed(
     changes = find_changes(parts, keys, fleet.on_gpu)
     slowed = {key: [one for one in own if one.share < least] for key, own in changes.items()}
     return {key: own for key, own in slowed.items() if own}
+
+
+def find_slow_ends(
+    fleet: WorkFleet, parts: Sequence[Speeds], unknown: Container[str], measure: Recorder
+) -> dict[str, str]:
+    """Describe the GPUs whose last third is slow: for a cold GPU, others, or their model."""
+    last = parts[-max(1, (len(parts) - WARM_UP) // LEAST_PARTS) :]
+    ends = {
+        key: Speed({one: [part[key].typical[one] for part in last] for one in STEADY})
+        for key in fleet.accelerators
+        if key not in unknown
+    }
+    sticks, texts = compute_judge.find_yardsticks(fleet, ends), dict[str, list[str]]()
+    for key, speed in ends.items():
+        model = fleet.accelerators[key].model
+        for name, operation in AGREED.items():
+            if operation not in STEADY:
+                continue
+            least = (1 - COLD_TOLERANCE) * parts[0][key].typical[operation]
+            bounds = [(least, f"{percent(1 - COLD_TOLERANCE)} of its rate when it was cold")]
+            if stick := sticks.get((model, operation)):
+                why = f"{percent(1 - HOT_TOLERANCE)} of the typical rate of {stick.members} GPUs"
+                bounds.append((min(stick.limit, (1 - HOT_TOLERANCE) * stick.typical), why))
+            if limit := rate_limit(measure, name, model):
+                bounds.append((limit.low or 0.0, limit.because))
+            least, why = max(bounds)
+            if (rate := speed.typical[operation]) < least:
+                what, unit = COMPARED[operation]
+                text = f"{what} is {quantity(rate, unit)} at the end of the work. Expected: "
+                texts.setdefault(key, []).append(f"{text}>= {quantity(least, unit)} ({why})")
+    return {key: "; ".join(own) + describe_heat(parts, key) for key, own in texts.items()}
 
 
 def find_unfollowed(fleet: WorkFleet, parts: Sequence[Speeds]) -> dict[str, str]:
@@ -131,7 +182,7 @@ def run_length(fleet: WorkFleet) -> RunLength:
 
 
 def run_work(fleet: WorkFleet) -> SpeedRuns:
-    """Measure all accelerators at once; if some are slow, all again, and then each of them alone.
+    """Measure all accelerators at once; if some are slow, all again, and then each slow one alone.
 
     Emulated accelerators share cores, so that a second run of all of them shows nothing more.  They
     and the fastest work alone in turns.
@@ -140,7 +191,8 @@ def run_work(fleet: WorkFleet) -> SpeedRuns:
     keys = [*fleet.working]
     first = fleet.measure_speed(keys, length)
     needed_alone = find_alone(fleet, first)
-    chosen = list(dict.fromkeys(key for needed in needed_alone.values() for key in needed))
+    chosen = [key for needed in needed_alone.values() for key in needed]
+    chosen = list(dict.fromkeys([*chosen, *find_below(fleet, first)]))
     if not chosen:
         return SpeedRuns(first)
     if fleet.on_gpu:
@@ -242,21 +294,23 @@ def is_located(trial: Trial, victim: Accelerator) -> bool:
 
 def control_slowed(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder, without: set[str]) -> None:
     """Check that an accelerator that does each piece of work several times is detected."""
-    missing = {name for name in AGREED if not is_agreed(measure, name)}
+    victim = find_victim(fleet)
+    model = victim.model if victim else ""
+    missing = {name for name in AGREED if rate_limit(measure, name, model) is None}
     if check.SLOW_GPUS in without and len(missing) == len(AGREED):
         return
-    victim = find_victim(fleet)
     if victim is None or victim.key not in runs.first:
         measure.control(check.SLOWED_GPU, "the last accelerator is slowed", None, saw=UNFOLLOWED)
         return
-    extra, length = extra_calls(fleet, runs.first[victim.key], measure), run_length(fleet)
+    limits = {operation: rate_limit(measure, name, model) for name, operation in AGREED.items()}
+    extra, length = extra_calls(fleet, runs.first[victim.key], limits), run_length(fleet)
     slowed = fleet.measure_speed([victim.key], replace(length, rounds=1), extra)
     trial = measure.trial()
-    first = {**runs.first, **slowed}
+    first, alone = {**runs.first, **slowed}, {**runs.alone, **slowed}
     if check.SLOW_GPUS not in without:
-        alone = {**measure_fastest(fleet, first, runs, length), **runs.alone, **slowed}
+        alone = {**measure_fastest(fleet, first, runs, length), **alone}
         compute_judge.judge_speed(fleet, SpeedRuns(first, first, alone), trial)
-    compute_judge.judge_agreed(fleet, first, trial)
+    compute_judge.judge_rates(fleet, SpeedRuns(first, first, alone), trial)
     fault = f"{victim.label} does each piece of work {extra} times"
     located = victim.key in slowed and is_located(trial, victim)
     skipped = missing | ({check.SLOW_GPUS} & without)
@@ -285,14 +339,13 @@ def usual_extra(fleet: WorkFleet) -> int:
     return min(max(EMULATED_EXTRA, math.ceil(4 * on_each_core)), MOST_EXTRA_WORK)
 
 
-def extra_calls(fleet: WorkFleet, speed: Speed, measure: Recorder) -> int:
-    """Compute how often a call is made, so that each rate is far below what is agreed.
+def extra_calls(fleet: WorkFleet, speed: Speed, limits: Mapping[str, Limit | None]) -> int:
+    """Compute how often a call is made, so that each rate is far below its limit.
 
     It would be a quarter, but alone an accelerator is faster than with the others.
     """
     extra = usual_extra(fleet)
-    for name, operation in AGREED.items():
-        limit = measure.contract.limit("HOSTS", name)
+    for operation, limit in limits.items():
         if limit and limit.low and operation in speed.typical:
             extra = max(extra, math.ceil(4 * speed.typical[operation] / limit.low))
     return min(extra, MOST_EXTRA_WORK)
@@ -321,8 +374,11 @@ Link = Mapping[str, int]
 Links = Mapping[str, Mapping[str, Any]]  # answers of `AcceleratorWorker.read_link` by accelerator
 
 
-def judge_links(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
-    """Judge that each GPU's PCIe link runs at its highest generation and width under load."""
+def judge_links(fleet: WorkFleet, links: Links, runs: SpeedRuns, measure: Recorder) -> None:
+    """Judge that each GPU's PCIe link runs at its highest generation and width under load.
+
+    Where the contract agrees on a rate of copies, slots may be slower than the boards.
+    """
     known = {key: one["link"] for key, one in links.items() if one["link"].keys() >= JUDGED}
     models = fleet.group("model", known)
     slow, unknown = {}, {}
@@ -332,19 +388,38 @@ def judge_links(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
         elif key not in known:
             why = links[key]["error"] or "NVML does not support a query of its PCIe link"
             unknown[key] = f"{one.label}: {why}"
-        elif text := describe_slow_link(known[key], [known[other] for other in models[one.model]]):
-            slow[key] = text
+        else:
+            own = board_link(one.model, known[key])
+            if is_agreed(measure, check.H2D_GBS) or outruns(runs, key, known[key]):
+                own = (0, 0)
+            others = [known[other] for other in models[one.model]]
+            if text := describe_slow_link(known[key], others, own):
+                slow[key] = text
     fleet.judge(measure, check.SLOW_PCIE, "HOST-PCIE", slow, unknown)
 
 
-def describe_slow_link(link: Link, model: Sequence[Link]) -> str:
-    """Describe a link that is slower than it, or most links of its model, can be; "" for others.
+def board_link(model: str, link: Link) -> tuple[int, int]:
+    """Return the generation and width of a board, whatever its slot can do; 0 is not known."""
+    device = find_device(model)
+    return (device.pcie or (0, 0)) if device else (link.get("board_generation", 0), 0)
+
+
+def outruns(runs: SpeedRuns, key: str, link: Link) -> bool:
+    """Return whether copies are faster than a slot can be: a virtual machine may report any."""
+    of = [run[key].typical for run in (runs.first, runs.second, runs.alone) if key in run]
+    rates = [rate for one in of for name in SHARED_PATHS if (rate := one.get(name))]
+    lane = LANE_GBS.get(link["most_generation"], math.inf)
+    return max(rates, default=0.0) > lane * link["most_width"]
+
+
+def describe_slow_link(link: Link, model: Sequence[Link], board: tuple[int, int] = (0, 0)) -> str:
+    """Describe a link that is slower than it, most of its model or its board can be; "" for others.
 
     A BIOS may limit a slot: the maximum of this GPU is then low as well.
     """
     generation, width = (
-        max(link[name], median_low(one[name] for one in model))
-        for name in ("most_generation", "most_width")
+        max(link[name], median_low(one[name] for one in model), own)
+        for name, own in zip(("most_generation", "most_width"), board, strict=True)
     )
     if link["generation"] >= generation and link["width"] >= width:
         return ""
@@ -366,7 +441,7 @@ def note_clocks(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
         measure.note("sm_clock", min(shares[key] for key in keys), "ratio", on=node)
 
 
-def control_old_link(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
+def control_old_link(fleet: WorkFleet, links: Links, runs: SpeedRuns, measure: Recorder) -> None:
     """Check that a GPU whose PCIe link stays at the first generation is detected."""
     victim = find_victim(fleet)
     if victim is None:
@@ -374,7 +449,7 @@ def control_old_link(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
         return
     planted = fleet.read_links([victim.key], OLD_LINK)
     trial = measure.trial()
-    judge_links(fleet, {**links, **planted}, trial)
+    judge_links(fleet, {**links, **planted}, runs, trial)
     fault = f"NVML reports PCIe {OLD_LINK['generation']} under load for {victim.label}"
     located = victim.key in planted and is_located(trial, victim)
     measure.control(check.OLD_LINK, fault, trial, located=located)

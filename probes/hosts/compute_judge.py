@@ -11,13 +11,14 @@ from typing import Any
 from probes.check.declarations import Check
 from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder
+from probes.contract.limits import derived_limit
 from probes.findings import finding, join_names
 from probes.hosts import criterion as check
 from probes.hosts.compute_fleet import Accelerator, Speed, Speeds, WorkFleet
 from probes.hosts.compute_worker import CPU_BUILD
 from probes.hosts.gpu_health import judge_worst
 from reference_trainer.model.size import peak_flops
-from reports.measurement import title_of
+from reports.measurement import Limit, Verdict, title_of
 from reports.numbers import percent, quantity
 from reports.record import Finding
 from scaling.collectives.fault_search import MIN_HEALTHY, typical_speed
@@ -341,29 +342,69 @@ def _split_finding(fleet: WorkFleet, keys: list[str]) -> Finding:
 
 
 # measure: operation
-AGREED = dict(zip(check.RATES, ("gemm", "fp8", "hbm", "h2d", "d2h"), strict=True))
+AGREED: dict[Check, str] = dict(zip(check.RATES, ("gemm", "fp8", "hbm", "h2d", "d2h"), strict=True))
 
 
-def judge_agreed(fleet: WorkFleet, speeds: Speeds, measure: Recorder) -> None:
-    """Judge the slowest rate of each node by the contract; note the median of each model."""
+def rate_limit(measure: Recorder, name: Check, model: str) -> Limit | None:
+    """Return the agreed limit of a rate, else the one derived from the model; None without both."""
+    agreed = measure.contract.limit("HOSTS", name)
+    derived = name.derived_in_run and not agreed
+    return derived_limit(model, AGREED[name], name.unit) if derived else agreed
+
+
+def find_below(fleet: WorkFleet, speeds: Speeds) -> list[str]:
+    """Find the GPUs with a rate that is low for their model: they are measured again, and alone."""
+
+    def is_low(key: str, name: Check) -> bool:
+        limit = derived_limit(fleet.accelerators[key].model, AGREED[name], name.unit)
+        rate = speeds[key].typical.get(AGREED[name])
+        return bool(limit and rate and limit.judge(rate) is not Verdict.PASS)
+
+    names = [name for name in AGREED if name.derived_in_run and fleet.on_gpu]
+    return [key for key in speeds if any(is_low(key, name) for name in names)]
+
+
+def judge_rates(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
+    """Judge the slowest rate of each node, by the contract or by what the model is known to reach.
+
+    By a derived limit the best run counts: also that alone, if other GPUs share the path.
+    Without a limit the median of each model is noted.
+    """
+    lacking = defaultdict[str, list[str]](list)
     for name, operation in AGREED.items():
-        found = {key: speed.typical.get(operation) for key, speed in speeds.items()}
-        rates = {key: rate for key, rate in found.items() if rate is not None}
-        if is_agreed(measure, name):
-            _judge_rate(name, fleet, rates, measure)
-        else:
-            note_medians(measure, fleet, name, rates, name.unit)
+        used, rates = [runs.first, runs.second], dict[str, float]()
+        used += [runs.alone] * (operation in SHARED_PATHS)
+        for run in used[:1] if is_agreed(measure, name) else used:
+            for key, speed in run.items():
+                if (rate := speed.typical.get(operation)) is not None:
+                    rates[key] = max(rate, rates.get(key, rate))
+        _judge_rate(name, fleet, rates, measure)
+        models = {one.model: rate_limit(measure, name, one.model) for one in fleet.working.values()}
+        without = {k: r for k, r in rates.items() if not models.get(fleet.accelerators[k].model)}
+        note_medians(measure, fleet, name, without, name.unit)
+        for model in [one for one, limit in models.items() if name.derived_in_run and not limit]:
+            lacking[model].append(name)
+    for model, names in lacking.items() if fleet.on_gpu else ():
+        measure.covered(f"no limit is known or agreed for {join_names(names)} of {model}")
 
 
 def _judge_rate(
     name: Check, fleet: WorkFleet, rates: Mapping[str, float], measure: Recorder
 ) -> None:
     texts: dict[str, str] = {}
+    word = "Agreed" if is_agreed(measure, name) else "Expected"
     for node, keys in fleet.group("node").items():
-        values = [(key, rates.get(key)) for key in keys]
-        silent = sum(rate is None for _, rate in values)
-        note = f"{silent} of {len(keys)} accelerators have no measured rate" if silent else ""
-        slow = judge_worst(measure, name, node, values, min, note)
-        text = f"{title_of(name)} is {{}}. Agreed: {measure.contract.limit('HOSTS', name)}"
-        texts |= {key: text.format(quantity(rate, name.unit)) for key, rate in slow}
+        models = fleet.group("model", keys)
+        silent = models.pop("", [])  # a worker that did not start: its model is not known
+        for model, own in ({"": keys} if word == "Agreed" else models).items():
+            limit = rate_limit(measure, name, model)
+            if limit is None:
+                continue
+            values = [(key, rates.get(key)) for key in dict.fromkeys([*own, *silent])]
+            unknown = sum(rate is None for _, rate in values)
+            note = f"{unknown} of {len(values)} accelerators have no measured rate" * bool(unknown)
+            slow = judge_worst(measure, name, node, values, min, note, limit)
+            text = f"{title_of(name)} is {{}}. {word}: {limit}"
+            text += f" ({limit.because})" * (word == "Expected")
+            texts |= {key: text.replace("{}", quantity(rate, name.unit)) for key, rate in slow}
     fleet.explain(measure, "HOST-GPU-RATE", texts)

@@ -12,7 +12,9 @@ from probes.check.recorder import Recorder
 from probes.cluster.nvml import UNKNOWN
 from probes.findings import finding, join_names, name_gpu
 from probes.hosts import criterion as check
+from reference_trainer.model.devices import find_device
 from reports.groups import group_pairs
+from reports.measurement import Limit, Verdict
 from reports.numbers import percent, quantity
 
 Facts = Mapping[str, Any]
@@ -416,16 +418,19 @@ def judge_worst(
     values: Sequence[tuple[Gpu, float | None]],
     worst: Callable[..., float | None],
     note: str,
+    limit: Limit | None = None,
 ) -> list[tuple[Gpu, float]]:
     """Judge the worst value of a node's GPUs; return the GPUs whose value fails.
 
     Where the value of one GPU is not known, only a failure is proven.
     """
+    limit = limit or measure.contract.limit(measure.criterion, name)
     known = [(board, value) for board, value in values if value is not None]
+    bad = [(board, value) for board, value in known if limit and limit.judge(value) is Verdict.FAIL]
     most = worst((value for _, value in known), default=None)
-    is_proven = len(known) == len(values) or measure.would_fail(name, most)
-    measure(name, most if is_proven else None, on=node, note=note)
-    return [(board, value) for board, value in known if measure.would_fail(name, value)]
+    proven = most if bad or len(known) == len(values) else None
+    measure(name, proven, on=node, note=note, limit=limit)
+    return bad
 
 
 def board_name(board: Board) -> str:
@@ -436,19 +441,28 @@ def board_name(board: Board) -> str:
 
 
 def _judge_power(node: str, boards: Sequence[Board], measure: Recorder) -> None:
-    """Judge the lowest power limit of a node's GPUs, as a share of the model's default."""
+    """Judge the lowest power limit of a node's GPUs, as a share of what the model usually has."""
     note = "NVML does not answer, or a GPU does not support the query"
     shares = [(board, _power_share(board)) for board in boards]
     low = judge_worst(measure, check.POWER_LIMIT, node, shares, min, note)
-    sick = [(board, f"power limit is {percent(share)} of the default") for board, share in low]
-    expected = f"{measure.contract.limit('HOSTS', check.POWER_LIMIT)} of the default"
+    text = "power limit is {} of {}"
+    sick = [(one, text.format(percent(share), _usual_power(one)[1])) for one, share in low]
+    expected = f"{measure.contract.limit('HOSTS', check.POWER_LIMIT)} of it"
     explain_boards(measure, "HOST-POWER-LIMIT", node, sick, expected)
 
 
 def _power_share(board: Board) -> float | None:
     """Divide the limit by the default, in whole watts: some boards report 699.9 of 700 W."""
     limit, default = board.get("power_limit_mw"), board.get("power_default_mw")
-    return round(limit / 1000) / round(default / 1000) if limit and default else None
+    return round(limit / 1000) / _usual_power(board)[0] if limit and default else None
+
+
+def _usual_power(board: Board) -> tuple[int, str]:
+    """Return the power of a board in W, and what it is: a BIOS may lower the default itself."""
+    default = round(board["power_default_mw"] / 1000)
+    device = find_device(board.get("name") or "")
+    sheet = round((device and device.watts) or 0)
+    return (sheet, f"the model's {sheet} W") if sheet > default else (default, "the default")
 
 
 def _judge_queries(node: str, boards: Sequence[Board], measure: Recorder) -> None:

@@ -253,7 +253,7 @@ def test_each_gpu_computes_rightly_and_as_fast_as_the_others(cluster, measure):
             measure.covered("accelerators are not compared: all are emulated on one node")
         else:
             compute_judge.judge_speed(fleet, runs, measure)
-        compute_judge.judge_agreed(fleet, runs.first, measure)
+        compute_judge.judge_rates(fleet, runs, measure)
         compute_judge.note_launches(fleet, runs.first, measure)
         compute_controls.control_wrong_sums(fleet, sums, measure, without)
         compute_controls.control_slowed(fleet, runs, measure, without)
@@ -261,9 +261,9 @@ def test_each_gpu_computes_rightly_and_as_fast_as_the_others(cluster, measure):
             links = fleet.read_links(fleet.working)
             kept = {one.label: links.get(key) for key, one in fleet.accelerators.items()}
             measure.keep("links.json", kept, caption="PCIe link and clock of every GPU under load")
-            compute_controls.judge_links(fleet, links, measure)
+            compute_controls.judge_links(fleet, links, runs, measure)
             compute_controls.note_clocks(fleet, links, measure)
-            compute_controls.control_old_link(fleet, links, measure)
+            compute_controls.control_old_link(fleet, links, runs, measure)
     if cluster.on_gpu:
         note_peer_copies(cluster, measure)
 

@@ -30,7 +30,7 @@ EFFICIENCY = Check(
 # from the GPU's name.
 MFU = Check(
     "mfu", "ratio", derived_in_run=True, better="higher", when=~SPEED_IN_TOKENS,
-    without_limit="60 % of the MFU that is published for the GPU model; UNPROVEN if none is "
+    without_limit="75 % of the MFU that is known for the GPU model; UNPROVEN if none is "
     "published and `tokens_per_s` is not agreed",
 )
 TOKENS_PER_S = Check(

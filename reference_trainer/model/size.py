@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from reference_trainer.config import TrainConfig
+from reference_trainer.model.devices import find_device
 
 if TYPE_CHECKING:
     from reference_trainer.distributed import World
-
-
-# Peak dense bf16 arithmetic in FLOP/s. An entry matches if all its words are in the device's name;
-# the match with most words counts. None: a different board, whose peak that source does not have.
-# Source: pytorch/torchtitan, torchtitan/tools/utils.py, which cites the vendors' data sheets.
-PEAK_FLOPS = {
-    "A100": 312e12, "H100 NVL": 835e12, "H100 PCIe": 756e12, "H100": 989e12,
-    "H200 NVL": None, "H200": 989e12, "B200": 2.25e15, "B300": 2.25e15,
-    "GB200": 2.5e15, "GB300": 2.5e15, "MI300X": 1307e12, "L40S": 362e12,
-}  # fmt: skip
 
 
 def parameter_count(config: TrainConfig) -> int:
@@ -70,16 +60,8 @@ def peak_flops(device_name: str, dtype: str) -> float | None:
     Returns None for another type than bf16 ("auto" means bf16 here). Returns None also for a slice
     of a GPU (MIG, vGPU), and for a name that the table does not contain.
     """
-    parts = _split_name(device_name)
-    known = [name for name in PEAK_FLOPS if _split_name(name) <= parts]
-    is_slice = parts & {"mig", "grid"} or any(re.fullmatch(r"\d+[abcq]", part) for part in parts)
-    if dtype == "fp32" or is_slice or not known:
-        return None
-    return PEAK_FLOPS[max(known, key=lambda name: len(_split_name(name)))]
-
-
-def _split_name(name: str) -> set[str]:
-    return {*re.findall("[a-z0-9]+", name.lower())}
+    device = find_device(device_name)
+    return device.tflops * 1e12 if device and device.tflops and dtype != "fp32" else None
 
 
 GIB = 2**30

@@ -23,6 +23,7 @@ BUILD = [H100, "132 units", "9.0", "2.13.0", "13.0"]
 LINK = {
     "generation": 5,
     "most_generation": 5,
+    "board_generation": 5,
     "width": 16,
     "most_width": 16,
     "sm_mhz": 1485,

@@ -26,6 +26,7 @@ def links(cluster: StandInHosts, active: int, model: str, count: int = 12) -> St
     for fact in cluster.facts:
         for board in fact["gpu_health"]["boards"]:
             board |= {"name": model, "nvlinks": {"active": active, "all": count}}
+            board |= {"power_limit_mw": 1_000_000, "power_default_mw": 1_000_000}
     return cluster
 
 

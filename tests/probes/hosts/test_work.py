@@ -26,6 +26,12 @@ from tests.support.simulated_work import (
 )
 
 JUDGED = ("work_errors", "gemm_wrong", "gemm_hash_differs", "slow_gpus")
+KNOWN = ("gemm_tflops", "hbm_gbs", "h2d_gbs", "d2h_gbs")  # an H100 has limits of its own
+OPERATIONS = dict(
+    zip(
+        ("gemm_tflops", "fp8_tflops", *KNOWN[1:]), ("gemm", "fp8", "hbm", "h2d", "d2h"), strict=True
+    )
+)
 RATES = {
     "gemm_tflops": 600.0,
     "fp8_tflops": 1000.0,
@@ -51,12 +57,12 @@ def test_sound_accelerators_pass_and_controls_are_caught(on_gpu: bool) -> None:
     }
     last = "GPU 7 (GPU-2-7) on n2" if on_gpu else "GPU 0 on n3"
     assert all(last in one.fault for one in result.controls)
-    names = (*JUDGED, "slow_pcie") if on_gpu else JUDGED
+    names = (*JUDGED, "slow_pcie", *KNOWN) if on_gpu else JUDGED
     judged = {f"{name} n{i}" for name in names for i in range(len(cluster.gpus))}
     assert verdicts(result).keys() == judged
     notes = {(one.name, one.value) for one in result.measurements if not one.judged}
     assert ("launch_latency", 4.5) in notes
-    assert ("gemm_tflops", 680.0 if on_gpu else 0.05) in notes
+    assert (("fp8_tflops", 1200.0) if on_gpu else ("gemm_tflops", 0.05)) in notes
     kind = "24 of 24 GPUs" if on_gpu else "4 of 4 emulated accelerators, each on one thread"
     assert result.coverage.startswith(kind)
 
@@ -197,10 +203,13 @@ def test_a_worker_that_does_not_start_proves_nothing() -> None:
     cluster = SimulatedWork()
     gpu_of(cluster).silent.add("prepare")
     result = run_work(cluster)
-    assert not_passed(result) == {f"{name} n1": "UNPROVEN" for name in (*JUDGED, "slow_pcie")}
+    assert not_passed(result) == {
+        f"{name} n1": "UNPROVEN" for name in (*JUDGED, "slow_pcie", *KNOWN)
+    }
     assert findings(result) == []
     notes = {one.note for one in result.measurements if one.verdict is Verdict.UNPROVEN}
-    assert notes == {"an accelerator of n1 does not answer: no answer within 60 s"}
+    silent = "an accelerator of n1 does not answer: no answer within 60 s"
+    assert notes == {silent, "1 of 8 accelerators have no measured rate"}
     assert result.coverage.startswith("23 of 24 GPUs")
 
 
@@ -239,7 +248,7 @@ def test_what_was_agreed_and_is_there_passes() -> None:
 def test_a_rate_below_what_was_agreed_is_named(name: str) -> None:
     cluster = SimulatedWork()
     for gpu in cluster.every:
-        gpu.rates = {operation: rate * 0.5 for operation, rate in gpu.rates.items()}
+        gpu.rates[OPERATIONS[name]] *= 0.5
     result = run_work(cluster, agree(load("h100-ndr400"), **{name: RATES[name]}))
     assert not_passed(result) == {f"{name} n{i}": "FAIL" for i in range(3)}
     assert findings(result) == [("HOST-GPU-RATE", [f"n{i}"]) for i in range(3)]
@@ -310,7 +319,8 @@ def test_a_slow_gpu_and_one_that_fails_are_both_named() -> None:
     gpu_of(cluster, 1, 4).errors["measure_speed"] = "CUDA error"
     result = run_work(cluster)
     assert findings(result) == [("HOST-GPU-ERROR", ["n1"]), ("HOST-GPU-SLOW", ["n1"])]
-    assert not_passed(result) == {"slow_gpus n1": "FAIL", "work_errors n1": "FAIL"}
+    unproven = {f"{name} n1": "UNPROVEN" for name in KNOWN}
+    assert not_passed(result) == {"slow_gpus n1": "FAIL", "work_errors n1": "FAIL", **unproven}
 
 
 def test_workers_end_when_the_start_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from probes.cluster.gpus import watch_link
+from probes.contract.contract import load
 from reports.measurement import Verdict
 from tests.support.simulated_hosts import findings, not_passed
 from tests.support.simulated_work import (
     LINK,
     SimulatedWork,
+    agree,
     emulated,
     gpu_of,
     run_work,
@@ -23,11 +25,11 @@ from tests.support.simulated_work import (
 @pytest.mark.near_miss("HOSTS.slow_pcie")
 @pytest.mark.parametrize("links", [{}, {"generation": 4, "most_generation": 4}])
 def test_links_at_what_their_slots_can_do_pass(links: dict[str, int]) -> None:
-    """Slots of an older machine hold all GPUs of the model to generation 4."""
+    """Slots of an older machine hold all GPUs to generation 4, where a rate of copies is agreed."""
     cluster = SimulatedWork()
     for gpu in cluster.every:
         gpu.link |= links
-    result = run_work(cluster)
+    result = run_work(cluster, agree(load("h100-ndr400"), h2d_gbs=20.0) if links else None)
     assert result.verdict is Verdict.PASS
     (old,) = [one for one in result.controls if one.name == "old link"]
     assert (old.caught, old.proves) == (True, ["slow_pcie"])
@@ -76,7 +78,8 @@ def test_of_two_kinds_of_slots_none_is_the_usual_one() -> None:
     cluster = SimulatedWork(2)
     for gpu in cluster.gpus[1]:
         gpu.link |= {"generation": 4, "most_generation": 4}
-    assert run_work(cluster).verdict is Verdict.PASS
+    agreed = agree(load("h100-ndr400"), h2d_gbs=20.0)
+    assert run_work(cluster, agreed).verdict is Verdict.PASS
 
 
 @pytest.mark.near_miss("HOSTS.slow_pcie")
@@ -84,7 +87,8 @@ def test_other_models_have_other_links() -> None:
     cluster = SimulatedWork(4)
     for gpu in cluster.gpus[3]:
         gpu.model = "NVIDIA L4"
-        gpu.link |= {"generation": 4, "most_generation": 4, "width": 8, "most_width": 8}
+        gpu.link |= {"generation": 4, "most_generation": 4, "board_generation": 4}
+        gpu.link |= {"width": 8, "most_width": 8}
     assert "slow_pcie n3" not in not_passed(run_work(cluster))
 
 

@@ -36,14 +36,14 @@ def test_a_slow_gpu_is_named(operation: str) -> None:
     assert "90 % of the typical rate of 24 GPUs of its model; " in statement_of(result)
     # The work, the same again, and then alone; the last GPU is measured for the control as well.
     assert gpu.asked == [(3, 0.2, 1, False), (3, 0.2, 1, False), (3, 0.2, 1, True)]
-    assert cluster.gpus[2][7].asked == [(3, 0.2, 1, False)] * 2 + [(1, 0.2, 2, True)]
+    assert cluster.gpus[2][7].asked == [(3, 0.2, 1, False)] * 2 + [(1, 0.2, 6, True)]
 
 
 def test_a_slow_gpu_has_its_rates_in_the_finding() -> None:
     cluster = SimulatedWork()
     gpu = gpu_of(cluster)
     gpu.rates["gemm"], gpu.factors, gpu.alone = 340.0, [1.0, 1.1, 1.0], {"gemm": 2.0}
-    assert statement_of(run_work(cluster)) == (
+    assert run_work(cluster).findings[0].statement == (
         "GPU 3 (GPU-1-3) on n1: GEMM 374 TFLOP/s, 55 % of the typical rate of 24 GPUs of its "
         "model; 680 TFLOP/s when it runs alone"
     )
@@ -104,9 +104,10 @@ def test_the_same_slot_of_each_node_is_one_finding() -> None:
         own[5].rates["gemm"] *= 0.8
     gpu_of(cluster).rates["hbm"] *= 0.5
     result = run_work(cluster)
-    assert findings(result) == [("HOST-GPU-SLOW", ["n0", "n1", "n2"]), ("HOST-GPU-SLOW", ["n1"])]
+    slow = [("HOST-GPU-SLOW", ["n0", "n1", "n2"]), ("HOST-GPU-SLOW", ["n1"])]
+    assert findings(result) == [*slow, ("HOST-GPU-RATE", ["n1"])]
     assert result.findings[0].names["gpu"] == "GPU-0-5", "as n0, which its text describes"
-    first, second = (one.statement for one in result.findings)
+    first, second, _ = (one.statement for one in result.findings)
     example = "GPU 5 is slow on each of 3 nodes. For example on n0: GEMM 544 TFLOP/s, 80 %"
     assert first.startswith(example)
     assert second.startswith("GPU 3 (GPU-1-3) on n1: copy in its memory 1450 GB/s, 50 %")
@@ -124,7 +125,7 @@ def test_half_of_the_fleet_may_be_slow() -> None:
     for gpu in cluster.gpus[1]:
         gpu.rates["gemm"] *= 0.7
     result = run_work(cluster)
-    assert findings(result) == [("HOST-GPU-SLOW", ["n1"])]
+    assert findings(result) == [("HOST-GPU-SLOW", ["n1"]), ("HOST-GPU-RATE", ["n1"])]
     assert verdicts(result)["slow_gpus n0"] is Verdict.PASS
 
 
@@ -217,7 +218,7 @@ def test_a_rate_that_is_missing_proves_nothing() -> None:
     cluster = SimulatedWork()
     del gpu_of(cluster).rates["h2d"]
     result = run_work(cluster)
-    assert not_passed(result) == {"slow_gpus n1": "UNPROVEN"}
+    assert not_passed(result) == {"slow_gpus n1": "UNPROVEN", "h2d_gbs n1": "UNPROVEN"}
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
@@ -318,5 +319,5 @@ def test_a_slow_gpu_that_gives_no_rate_alone_is_not_accused() -> None:
     gpu_of(cluster).rates["gemm"] *= 0.8
     gpu_of(cluster).alone = {"gemm": float("nan")}
     result = run_work(cluster)
-    assert not_passed(result) == {"slow_gpus n1": "UNPROVEN"}
+    assert not_passed(result) == {"slow_gpus n1": "UNPROVEN", "gemm_tflops n1": "MARGINAL"}
     assert findings(result) == []

@@ -201,9 +201,9 @@ def test_tokens_that_nobody_agreed_are_told_and_not_judged(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("device", "low"),
     [
-        ("NVIDIA A100-SXM4-80GB", 0.36),
-        (H100, 0.252),
-        ("NVIDIA H200", 0.252),
+        ("NVIDIA A100-SXM4-80GB", 0.383),
+        (H100, 0.27),
+        ("NVIDIA H200", 0.309),
         ("NVIDIA H100 PCIe", None),
         ("NVIDIA H100 NVL", None),
         ("NVIDIA A100-PCIE-40GB", None),
