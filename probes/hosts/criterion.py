@@ -354,7 +354,7 @@ SLOW_PCIE = no_gpu(
     "GPUs have a slow PCIe link{on}: {value}",
 )
 SLOWING_GPUS = none_of(
-    "slowing_gpus", "GPUs", "a GPU that loses 5 % of its speed under load, or 20 % since it was cold, or is 10 % slower than others at the end, probably lacks cooling or power; for emulated GPUs the limit is 50 %",
+    "slowing_gpus", "GPUs", "a GPU that loses 5 % under load (20 % since it was cold), or ends 10 % slower than others, probably lacks cooling or power; for emulated GPUs the limit is 50 %",
     failing="GPUs slow down under load{on}: {value}",
 )
 # Rates that a contract may agree on.  Without a limit, agreed or derived, they are only noted.

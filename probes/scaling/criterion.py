@@ -31,7 +31,7 @@ EFFICIENCY = Check(
 MFU = Check(
     "mfu", "ratio", derived_in_run=True, better="higher", when=~SPEED_IN_TOKENS,
     without_limit="75 % of the MFU that is known for the GPU model; UNPROVEN if none is "
-    "published and `tokens_per_s` is not agreed",
+    "known and `tokens_per_s` is not agreed",
 )
 TOKENS_PER_S = Check(
     "tokens_per_s", "tokens/s per rank", better="higher",
