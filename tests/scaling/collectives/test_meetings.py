@@ -122,7 +122,7 @@ def test_the_fastest_try_counts_and_each_wrong_element(plant: Any) -> None:
     broken = torch.tensor([1.0, 9.0, 9.0])
     tries = [PAYLOAD, broken, PAYLOAD, PAYLOAD, broken, PAYLOAD]
     wire, found = received(plant, tries, 0.5, 0.25, 0.75, 0.5, 0.5, 0.5)
-    assert found == (0.25, 4)
+    assert (min(found[0]), found[1]) == (0.25, 4)
     assert wire.log == ["send 1", "recv 1", "send 1", "recv 3"] * 6 + ["send 1"], "the last: end"
 
 
@@ -162,7 +162,7 @@ def test_the_rate_is_the_bytes_by_the_time(plant: Any, monkeypatch: pytest.Monke
 
     def receive(buffer: Any, payload: Any, pair: Any, repeats: int) -> tuple[float, int]:
         tries.append((payload.numel(), pair.peer, repeats))
-        return 0.5, 3
+        return [0.5], 3
 
     delays = []
 
@@ -263,7 +263,7 @@ def test_counters_are_read_around_all_tries_where_both_send(
     plant(wire, Clock())
     log, readings = wire.log, iter(["first", "last", "idle"])
     monkeypatch.setattr(node_groups, "_send", lambda *_: ["one way"])
-    monkeypatch.setattr(node_groups, "_time_receive", lambda *_: (0.5, 0))
+    monkeypatch.setattr(node_groups, "_time_receive", lambda *_: ([0.5], 0))
 
     def exchange(*_: Any) -> tuple[float, int, int]:
         log.append("tries")
