@@ -190,7 +190,6 @@ SLOWEST_RAIL = default_check(
     "slowest_rail", "ratio",
     "NCCL spreads its rings evenly over the rails of a node; 100 % is an equal share", low=0.7,
     marginal_low=0.85, when=SEVERAL_RAILS, depends=("rails",),
-    no_control="with one rail there is no other to compare it with",
     failing="a rail carries only {value} of an equal share{on}",
 )
 SLOW_GROUPS = none_of(

@@ -22,12 +22,12 @@ from probes.scaling.run_ladder import (
     gang_hangs,
     is_stuck,
     locate_slow_links,
-    worst_run,
     nodes_off_fabric,
     repeat_base,
     required_efficiency,
     rerun_ladder,
     run_ladder,
+    worst_run,
 )
 from probes.scaling.test_scaling import MAX_STEPS, fill_window
 from reference_trainer.config import TrainConfig

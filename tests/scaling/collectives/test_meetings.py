@@ -129,7 +129,7 @@ def test_the_fastest_try_counts_and_each_wrong_element(plant: Any) -> None:
 @pytest.mark.parametrize(("seconds", "tries"), [(2.0, 6), (2.125, 1)])
 def test_a_slow_first_try_is_not_repeated(plant: Any, seconds: float, tries: int) -> None:
     wire, found = received(plant, [PAYLOAD] * 6, *[seconds] * 6)
-    assert found == (seconds, 0)
+    assert found == ([seconds] * tries, 0)
     assert wire.log.count("recv 3") == tries
 
 
@@ -372,3 +372,11 @@ def test_a_rank_of_no_group_waits_for_the_others(plant: Any) -> None:
     plant(wire, Clock())
     assert node_groups.group_sweep(3000, None, None) == (0.0, 0)
     assert wire.log == ["barrier", "barrier"]
+
+
+@pytest.mark.parametrize(
+    ("times", "stall"),
+    [([0.1, 0.1, 0.9, 0.1, 0.8, 0.1], 0.6), ([0.1, 0.1, 0.9, 0.1, 0.1, 0.1], 0.0), ([2.5], 0.0)],
+)
+def test_a_stall_counts_where_two_tries_have_it(times: list[float], stall: float) -> None:
+    assert node_groups.repeated_stall(times) == pytest.approx(stall)
