@@ -565,7 +565,7 @@ class FlappingGang(Gang):
     ("meetings", "lost", "met"),
     [
         (((1, 4),), 0.05, 2),  # again in the same meeting
-        (((2,), (5,)), 0.05, 2),  # again in the next one
+        (((2,), (5,)), 0.05, 3),  # again in the next one, and the search asks once more
         (((0, 1, 2, 3, 4, 5), ()), 0.05, 2),  # the other meeting is clean
         (((3,), ()), 0.0, 2),  # one try of all: a queue that overflowed
         ((), 0.0, 1),
