@@ -30,13 +30,9 @@ from probes.findings import join_names
 from reference_trainer.launch.gang import Gang, GangError
 from reports.measurement import Limit, Verdict
 from reports.numbers import percent, quantity, size_text
+from scaling.collectives import line_rate
 from scaling.collectives.fault_search import FaultSearchResult, Link
-from scaling.collectives.line_rate import (
-    fit_alpha_beta,
-    format_table,
-    results_document,
-    ring_latency,
-)
+from scaling.collectives.line_rate import fit_alpha_beta, format_table, results_document
 from scaling.collectives.operations import OPERATIONS
 from scaling.collectives.sweep import plateau_rows
 
@@ -103,7 +99,7 @@ def judge_sizes(rows: Rows, run: SweepResult, measure: Recorder) -> None:
     shortest call's, or that of a sound ring where this is more.  The better placement counts.
     """
     times = least_seconds(run.rows)
-    sound_s = ring_latency(run.ranks, len(run.sent), run.main_device == RDMA)
+    sound_s = line_rate.ring_latency(run.ranks, len(run.sent), run.main_device == RDMA)
     shortest_s = min(row["seconds"] for row in rows)
     on = f"{run.ranks} ranks on {len(run.sent)} nodes"
     measure(check.LATENCY_AGAINST_EXPECTED, sound_s / shortest_s, on=on, samples=len(rows))
