@@ -129,14 +129,9 @@ def control_late_ring(rig: FabricRig, run: SweepResult) -> None:
         return
     times, late = judge.least_seconds(run.rows), range(rig.gang.size // 2, rig.gang.size)
     sizes = [max(times) // part for part in judge.MEDIUM_PARTS]
-    least = (
-        lowest(rig.measure, check.LATENCY_AGAINST_EXPECTED),
-        lowest(rig.measure, check.MEDIUM_AGAINST_EXPECTED),
-    )
+    least = min(lowest(rig.measure, name) or 1.0 for name in check.LATE_RING.fails)
     sound_s = ring_latency(run.ranks, len(run.sent), run.main_device == RDMA)
-    delay_s = (
-        LATE_BY * (sound_s + max(times[size] for size in sizes)) / min(one or 1 for one in least)
-    )
+    delay_s = LATE_BY * (sound_s + max(times[size] for size in sizes)) / least
 
     def judge_fault(trial: Trial) -> None:
         delay = Delay([*late], delay_s, every_call=True)

@@ -403,8 +403,7 @@ def judge_link_stalls(stalls: Mapping[Link, float], explained: bool, measure: Re
     (a, b), seconds = max(stalls.items(), key=lambda item: item[1])
     measure(check.LONGEST_STALL, seconds, on=f"{a} -> {b}", samples=len(stalls))
     if measure.would_fail(check.LONGEST_STALL, seconds) and not explained:
-        message = f"{a} -> {b}: at least two transfers of one test stalled, for "
-        message += f"{quantity(seconds, 's')} or more"
+        message = f"{a} -> {b}: two or more transfers stalled for {quantity(seconds, 's')}"
         measure.explain(finding("FAB-STALLS", message, suspects([a, b])))
 
 
