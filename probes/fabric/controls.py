@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Container
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 from probes.check.judging import plant, worst_of
 from probes.check.recorder import Recorder, Trial
 from probes.cluster.cluster import Cluster
+from probes.cluster.network_facts import RDMA, interfaces_of
 from probes.contract.contract import ClusterTerms
 from probes.environment.checks import has_no_nvlink
 from probes.environment.collect import gpu_models, read_settings
@@ -35,7 +37,7 @@ from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.rank_environment import LEADING
 from reports.measurement import Verdict
 from reports.numbers import percent, quantity, size_text
-from scaling.collectives.line_rate import line_rate
+from scaling.collectives.line_rate import line_rate, ring_latency
 from scaling.collectives.node_groups import MESSAGE_BYTES
 from scaling.collectives.operations import OPERATIONS
 from scaling.collectives.sweep import Delay
@@ -115,6 +117,31 @@ def control_slow_collective(rig: FabricRig, run: SweepResult) -> None:
     plant_on_ranks(rig.measure, check.SLOW_COLLECTIVE, fault, judge_fault)
 
 
+LATE_BY = 6.0  # a third of the ranks or more wait: the mean is twice what the limit allows
+
+
+def control_late_ring(rig: FabricRig, run: SweepResult) -> None:
+    """Check that latency and medium sizes are found slow if half of the ranks begin late.
+
+    Calls of each medium size are as late as the looser of both limits asks for.
+    """
+    if run.backend != "nccl":
+        return
+    times, late = judge.least_seconds(run.rows), range(rig.gang.size // 2, rig.gang.size)
+    sizes = [max(times) // part for part in judge.MEDIUM_PARTS]
+    least = min(lowest(rig.measure, name) or 1.0 for name in check.LATE_RING.fails)
+    sound_s = ring_latency(run.ranks, len(run.sent), run.main_device == RDMA)
+    delay_s = LATE_BY * (sound_s + max(times[size] for size in sizes)) / least
+
+    def judge_fault(trial: Trial) -> None:
+        delay = Delay([*late], delay_s, every_call=True)
+        found = [check_ops(rig.gang, size, None, ("all_reduce",), delay=delay) for size in sizes]
+        judge.judge_sizes([row for rows in found for row in rows["all_reduce"]], run, trial)
+
+    fault = f"ranks {late[0]} and above begin each all-reduce {quantity(delay_s, 's', 2)} late"
+    plant_on_ranks(rig.measure, check.LATE_RING, fault, judge_fault)
+
+
 INSIDE_SLOWED_BY = 2.0  # times the time of a call: the node then has a third of the speed
 
 
@@ -129,16 +156,18 @@ def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) 
     victim = [*inside.shares()][-1]
     ranks = [rank for rank, node in enumerate(run.rank_nodes) if node == victim]
     factor = OPERATIONS["all_reduce"].factor(len(ranks))
-    speed = inside.busbw[victim] * 1e9
+    agreed = lowest(rig.measure, check.ALL_REDUCE_INSIDE_NODE)
+    speed = min(inside.busbw[victim], agreed or math.inf) * 1e9
     delay_s = INSIDE_SLOWED_BY * MESSAGE_BYTES[run.backend] * factor / speed if speed else 1.0
 
     def judge_fault(trial: Trial) -> bool:
         found = node_pairs.measure_inside(rig.gang, run.rank_nodes, (ranks[-1], delay_s))
-        node_pairs.judge_against_others(found, trial)
+        node_pairs.judge_inside(found, trial)
         return worst_of(found.shares(), min)[0] == victim
 
     fault = f"rank {ranks[-1]} on {victim} begins each all-reduce {quantity(delay_s, 's', 2)} late"
-    plant_on_ranks(rig.measure, check.SLOW_INSIDE, fault, judge_fault)
+    without = set() if agreed else {check.ALL_REDUCE_INSIDE_NODE}
+    plant_on_ranks(rig.measure, check.SLOW_INSIDE, fault, judge_fault, without)
 
 
 def control_slow_node(
@@ -217,6 +246,32 @@ def control_doctored_counters(rig: FabricRig, fabric: dict[str, str]) -> None:
     )
 
 
+def control_doctored_rails(rig: FabricRig, run: SweepResult) -> None:
+    """Check that a node is located that has no rails, or one that carried a quarter of its part."""
+    fabric = rig.terms.fabric
+    if fabric != RDMA and (run.backend != "nccl" or len(interfaces_of(fabric)) < 2):
+        return  # no rail is owed
+    victim, rails = [*run.rails.items()][-1]
+    port = max(rails, key=lambda name: rails[name] or 0, default="")
+    doctored = {**rails, port: (rails[port] or 0) // 4} if rails else {}
+    compared = min(len(rails), rig.terms.rails or len(rails))
+
+    def judge_fault(trial: Trial) -> None:
+        for shown in (doctored, {}):
+            changed = replace(run, rails={**run.rails, victim: shown})
+            judge.judge_rails(changed, rig.terms, trial)
+
+    plant(
+        rig.measure,
+        check.DOCTORED_RAILS,
+        f"{victim} reports a quarter of the bytes of {port}, and then no rail at all",
+        judge_fault,
+        unable="" if rails else f"{victim} has no active rail",
+        without=[check.SLOWEST_RAIL] * (compared < 2),
+        suspects=[victim],
+    )
+
+
 SLOWER_RATIO = 0.95  # of the normal run's bandwidth: a slower path must stay below it
 
 
@@ -279,12 +334,15 @@ def judge_forced_run(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> Tri
 def unjudged_off_fabric(rig: FabricRig, trial: Trial, slower: bool | None) -> set[str]:
     """Name the measures that the forced path cannot fail here.
 
-    They are RDMA's log errors, links that are not judged, and a bandwidth that the path may reach.
+    They are RDMA's log errors, links that are not judged, and a bandwidth that the path may reach:
+    over Ethernet, not where the fabric is RDMA.
     """
     without: set[str] = set() if rig.terms.fabric == "rdma" else {check.LOG_ERRORS}
     if rig.watch is None:
         without.add(check.LINKS_ON_OTHER_NETWORKS)
-    if slower is None or trial.worst(check.BUSBW).verdict is not Verdict.FAIL:
+    kept = slower is None or trial.worst(check.BUSBW).verdict is not Verdict.FAIL
+    # Sockets never reach RDMA's bandwidth: a limit that they keep is too loose to prove anything.
+    if kept and (rig.terms.fabric != RDMA or not lowest(rig.measure, check.BUSBW)):
         without.add(check.BUSBW)
     return without
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -26,10 +27,11 @@ from probes.fabric.rails import find_idle_rails, find_missing_rails, rail_shares
 from probes.fabric.reach import ReachabilityResult, check_reach, fails_by_tcp_alone
 from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, check_ops, highest, lowest
 from probes.fabric.transport import RankLogs, keep_logs
-from probes.findings import join_names
+from probes.findings import finding, join_names
 from reference_trainer.launch.gang import Gang, GangError
 from reports.measurement import Limit, Verdict
-from reports.numbers import quantity, size_text
+from reports.numbers import percent, quantity, size_text
+from scaling.collectives import line_rate
 from scaling.collectives.fault_search import FaultSearchResult, Link
 from scaling.collectives.line_rate import fit_alpha_beta, format_table, results_document
 from scaling.collectives.operations import OPERATIONS
@@ -40,6 +42,7 @@ STAGED_SENDS = (
     "`nvidia-smi topo -m`), normal on GPUs without NVLink"
 )
 ALL_REDUCE = OPERATIONS["all_reduce"]
+MEDIUM_PARTS = (64, 256)  # of the largest size: 256 and 64 MiB of 16 GiB, as FSDP and TP send
 # Codes of NCCL's log that are not errors: no proof, judged by the rails' measures, late start.
 IGNORED_CODES = ("FAB-UNKNOWN-NET", "FAB-PARTIAL-RAILS", "INIT-SLOW")
 
@@ -88,6 +91,41 @@ def judge_speed(run: SweepResult, measure: Recorder) -> None:
     )
     if run.backend == "nccl":
         measure.covered("a ring (NCCL_ALGO) shows no fault of NCCL's trees, NVLS and SHARP")
+
+
+def judge_sizes(rows: Rows, run: SweepResult, measure: Recorder) -> None:
+    """Judge latency and medium sizes of an all-reduce by GPUs, as a share of what `run` expects.
+
+    A call takes the ring's latency and its bytes at the rate of the plateau.  The latency is the
+    shortest call's, or that of a sound ring where this is more.  The better placement counts.
+    """
+    times = least_seconds(run.rows)
+    sound_s = line_rate.ring_latency(run.ranks, len(run.sent), run.main_device == RDMA)
+    shortest_s = min(row["seconds"] for row in rows)
+    on = f"{run.ranks} ranks on {len(run.sent)} nodes"
+    latency_share, slow = sound_s / shortest_s, []
+    measure(check.LATENCY_AGAINST_EXPECTED, latency_share, on=on, samples=len(rows))
+    if measure.would_fail(check.LATENCY_AGAINST_EXPECTED, latency_share):
+        model = f"a sound ring of {on} takes at most {quantity(sound_s, 's')}"
+        slow.append(f"the shortest one takes {quantity(shortest_s, 's')}, but {model}")
+    bytes_s = ALL_REDUCE.factor(run.ranks) / run.plateau["busbw"] / 1e9
+    latency_s, judged = max(sound_s, min(times.values())), least_seconds(rows)
+    for size in (max(times) // part for part in MEDIUM_PARTS):
+        seconds, expected = judged.get(size), latency_s + size * bytes_s
+        share = expected / seconds if seconds else None
+        note = "" if seconds else "this size was not timed"
+        measure(check.MEDIUM_AGAINST_EXPECTED, share, on=size_text(size), note=note)
+        if seconds and measure.would_fail(check.MEDIUM_AGAINST_EXPECTED, share):
+            text = f"{size_text(size)} takes {quantity(seconds, 's')}, but latency and the speed of"
+            slow.append(f"{text} large messages let expect {quantity(expected, 's')}")
+    if slow:
+        measure.explain(finding("FAB-SLOW-COLLECTIVE", f"all-reduce: {'; '.join(slow)}", []))
+
+
+def least_seconds(rows: Rows) -> dict[int, float]:
+    """Return the seconds of a call by size; the better placement counts."""
+    return {row["size"]: min(one["seconds"] for one in rows if one["size"] == row["size"])
+            for row in rows}  # fmt: skip
 
 
 def judge_variation(row: Mapping[str, Any], on: str, measure: Recorder) -> None:
@@ -242,6 +280,13 @@ def judge_pairs(
     several = len(pairs.rails) > 1
     ways = f"on {len(pairs.rails)} rails" if several else "with one rank of each node"
     measure.covered(f"links between nodes, {ways}: {pairs.speed.coverage}")
+    possible = sum(math.comb(len(rail.ports), 2) for rail in pairs.rails)
+    if 2 * possible > len(pairs.speed.speeds):
+        missed = percent(1 - len(pairs.speed.speeds) / 2 / possible)
+        every = f"tier soak tests every pair, tier standard up to {MATRIX_NODES} nodes"
+        measure.covered(
+            f"one bad path between two nodes is missed with a chance of {missed}: {every}"
+        )
     if pairs.at_once:
         judge_rails_at_once(pairs, pairs.at_once, measure)
     elif several:
@@ -376,15 +421,17 @@ def find_bad_nodes(
     measure.progress("fabric: every pair of nodes")
     try:
         rails = find_rails(run.rank_nodes, rig.terms.fabric, run.backend)
-        full = rig.tier == "soak"
         at_once = has_port_for_each(rails, run, rig.terms)
+        full = meets_all(rig.tier, len({*run.rank_nodes}), len(rails) == 1 or at_once)
         pairs = node_pairs.run_pair_search(rig.gang, rig.node_names, max_lost, full, rails, at_once)
     except GangError:
         explain_without_pairs(rig, run, wrong)
         raise
     unstable = rig.judge_ports(fabric_devices(rig, run))
     links.judge_loss(run, pairs, max_lost, unstable, measure)
-    links.judge_stalls(run, bool(measure.finding_codes & LOCATED), measure)
+    located = bool(measure.finding_codes & LOCATED)
+    links.judge_stalls(run, located, measure)
+    links.judge_link_stalls(pairs.stalls, located, measure)
     off = judge_pair_networks(rig, run, pairs)
     slow = explain_uplinks(rig, links.unexplained(pairs, off), pairs.alone)
     judge_pairs(pairs, slow, run, measure)
@@ -395,6 +442,15 @@ def find_bad_nodes(
     is_located = measure.finding_codes & LOCATED
     try_groups(rig, run, pairs, unlocated=is_slow and not is_located)
     return pairs, inside
+
+
+# Nodes up to which every pair meets once from tier standard on: 31 rounds, some minutes.
+MATRIX_NODES = 32
+
+
+def meets_all(tier: str, nodes: int, one_pass: bool) -> bool:
+    """Return whether every pair must meet; `one_pass`: all rails meet in the same rounds."""
+    return tier == "soak" or (tier != "quick" and nodes <= MATRIX_NODES and one_pass)
 
 
 def try_inside(rig: FabricRig, run: SweepResult) -> InsideSpeeds | None:

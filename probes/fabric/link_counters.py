@@ -6,7 +6,6 @@ import array
 import fcntl
 import os
 import socket
-import statistics
 import struct
 import subprocess
 import time
@@ -348,15 +347,19 @@ def lost_packets(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[i
     return max([together, *alone], key=lambda one: one[1] / one[0])
 
 
-def lost_share(readings: Sequence[Mapping[str, Any]]) -> float | None:
-    """Compute the share of packets lost in the median try; `readings` are before and after each.
+def lost_shares(readings: Sequence[Mapping[str, Any]]) -> list[float] | None:
+    """Compute the share of packets lost in each try; `readings` are before and after each.
 
-    The median is used because one queue that overflowed in one try is no bad link.  None if a try
-    has no count.
+    None if a try has no count, or there was none.
     """
     tries = [lost_packets(before, after) for before, after in pairwise(readings)]
     shares = [lost / sent for sent, lost in filter(None, tries)]
-    return statistics.median(shares) if shares and len(shares) == len(tries) else None
+    return shares if shares and len(shares) == len(tries) else None
+
+
+def repeated(values: Sequence[float]) -> float:
+    """Return the second largest value of several tries: one alone may have met a full queue."""
+    return sorted(values)[-2:][0]
 
 
 def bytes_sent(readings: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:

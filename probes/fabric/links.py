@@ -413,6 +413,17 @@ def judge_link_loss(
     record_worst(measure, check.LOST_PACKETS, shares or {"pairs of nodes": None}, note)
 
 
+def judge_link_stalls(stalls: Mapping[Link, float], explained: bool, measure: Recorder) -> None:
+    """Judge the longest stall that two transfers of a link had; as `judge_stalls`."""
+    if not stalls:
+        return
+    (a, b), seconds = max(stalls.items(), key=lambda item: item[1])
+    measure(check.LONGEST_STALL, seconds, on=f"{a} -> {b}", samples=len(stalls))
+    if measure.would_fail(check.LONGEST_STALL, seconds) and not explained:
+        message = f"{a} -> {b}: two or more transfers stalled for {quantity(seconds, 's')}"
+        measure.explain(finding("FAB-STALLS", message, suspects([a, b])))
+
+
 def judge_stalls(run: SweepResult, explained: bool, measure: Recorder) -> None:
     """Judge the worst call against the median of its size.
 

@@ -87,6 +87,8 @@ def run_probe(rig, logs):
         measure.progress("fabric: controls")
         controls.control_wrong_element(gang, run.rank_nodes, measure)
         controls.control_slow_collective(rig, run)
+        controls.control_late_ring(rig, run)
+        controls.control_doctored_rails(rig, run)
         controls.control_reach(FabricNodes.read(gang, rig.node_names, port), measure)
         if nodes:
             pairs, inside = nodes
@@ -129,6 +131,8 @@ def measure_fabric(rig, logs):
             judge_rails_reach(gang, rig.node_names, reach, measure)
         raise
     judge.judge_speed(run, measure)
+    if run.backend == "nccl":  # gloo's short calls take what the cores leave them
+        judge.judge_sizes(run.rows, run, measure)
     judge.record_curves(run, terms, measure)
     judge.judge_transport(run, terms.fabric, measure)
     installed = count_installed(logs.cluster, terms.fabric)

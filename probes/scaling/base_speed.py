@@ -84,6 +84,10 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
     for test in tests:
         value, note = test.read(base)
         measure(test.name, value, on=on, limit=test.limit, samples=timed, note=note)
+        if test.name == check.MFU and len({*base.nodes}) > 1:
+            shares = {name: test.read(only(base, name))[0] or 0.0 for name in base.nodes}
+            slowest = min(shares, key=lambda name: shares[name])
+            measure.note("mfu_of_slowest_node", shares[slowest], "ratio", on=slowest)
         if test.limit is None:
             words = f"no limit for one node's speed is agreed, or known for {base.devices}"
             remedy = f": set [SCALING.{test.name}] in the contract" if measure.row.required else ""

@@ -151,7 +151,7 @@ def proven_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None) -> tuple[
 
 
 def note_other_runs(runs: Sequence[Sequence[Rung]], measure: Recorder) -> None:
-    """Record the efficiency of the runs that are not the median one, and judge their rungs."""
+    """Record the efficiency of the runs that are not the worst one, and judge their rungs."""
     for number, rungs in enumerate(runs, 1):
         for rung in rungs:
             judge_rung(rung, measure, f"{node_count_text(rung.count)}, other run {number}")

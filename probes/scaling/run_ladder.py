@@ -285,13 +285,12 @@ def repeat_base(rig: LadderRig, base: Rung, plan: Plan) -> list[Rung]:
     return repeats
 
 
-def median_run(ladders: Sequence[LadderRun]) -> tuple[LadderRun, list[list[Rung]]]:
-    """Select the run whose largest rung is the median one; return it and the others' rungs.
+def worst_run(ladders: Sequence[LadderRun]) -> tuple[LadderRun, list[list[Rung]]]:
+    """Select the run whose largest rung is the least efficient; return it and the others' rungs.
 
-    A disturbance of one run is then not taken for a property of the cluster.
+    A job meets what comes and goes too: the median would hide it.
     """
-    order = sorted(ladders, key=lambda run: top_efficiency(run[0]))
-    chosen = order[(len(order) - 1) // 2]
+    chosen = min(ladders, key=lambda run: top_efficiency(run[0]))
     return chosen, [run[0] for run in ladders if run is not chosen]
 
 

@@ -93,12 +93,14 @@ class RankMeetings:
     `received` is (GB/s, wrong elements) of the data from the peer, one way. `sent` is the readings
     of this rank's counters: one before the first try, and one after each try. `exchanged` is
     (GB/s, wrong elements, bytes sent) where both sent at the same time. If they did only that,
-    `sent` has two readings: before and after all ranks' tries of the round.
+    `sent` has two readings: before and after all ranks' tries of the round. `stalls` is by how many
+    seconds two tries or more, one way, took longer than twice the median.
     """
 
     received: dict[int, tuple[float, int]] = field(default_factory=dict)
     sent: dict[int, list[Any]] = field(default_factory=dict)
     exchanged: dict[int, tuple[float, int, int]] = field(default_factory=dict)
+    stalls: dict[int, float] = field(default_factory=dict)
 
 
 @joins_alone
@@ -131,8 +133,9 @@ def pair_sweep(
                 if pair and pair.sends(direction):
                     results.sent[pair.peer] = _send(payload, pair, read, delay_s)
                 elif pair:
-                    seconds, wrong = _time_receive(buffer, payload, pair, repeats)
-                    results.received[pair.peer] = size / seconds / 1e9, wrong
+                    times, wrong = _time_receive(buffer, payload, pair, repeats)
+                    results.received[pair.peer] = size / min(times) / 1e9, wrong
+                    results.stalls[pair.peer] = repeated_stall(times)
             if BOTH_WAYS in ways:
                 before = read()
                 dist.barrier()
@@ -244,12 +247,20 @@ def _send(buffer: Any, pair: _Pair, read: Callable[[], Any], delay_s: float = 0.
         pair.send(buffer)
 
 
-def _time_receive(buffer: Any, payload: Any, pair: _Pair, repeats: int) -> tuple[float, int]:
-    """Return (least seconds from request to last byte, wrong elements of all tries).
+def repeated_stall(times: Sequence[float]) -> float:
+    """Return by how much the second longest of several tries exceeds twice their median, in s.
+
+    The longest alone may be a busy core's.
+    """
+    return max(0.0, sorted(times)[-2:][0] - 2 * statistics.median(times))
+
+
+def _time_receive(buffer: Any, payload: Any, pair: _Pair, repeats: int) -> tuple[list[float], int]:
+    """Return (seconds from request to last byte of each try, wrong elements of all tries).
 
     If the first transfer takes longer than SLOW_TRANSFER_S, it is not repeated.
     """
-    ready, best_s, wrong = torch.ones(1, device=buffer.device), float("inf"), 0
+    ready, times, wrong = torch.ones(1, device=buffer.device), list[float](), 0
     for _ in range(repeats):
         buffer.zero_()
         pair.send(ready)
@@ -260,12 +271,12 @@ def _time_receive(buffer: Any, payload: Any, pair: _Pair, repeats: int) -> tuple
         pair.receive(buffer)
         if buffer.is_cuda:
             torch.cuda.synchronize()
-        best_s = min(best_s, time.perf_counter() - start)
+        times.append(time.perf_counter() - start)
         wrong += int((buffer != payload).sum())
-        if best_s > SLOW_TRANSFER_S:
+        if min(times) > SLOW_TRANSFER_S:
             break
     pair.send(torch.zeros_like(ready))
-    return best_s, wrong
+    return times, wrong
 
 
 def grid_groups(nodes: Sequence[str]) -> tuple[list[list[str]], list[list[str]]]:

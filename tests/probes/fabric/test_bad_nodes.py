@@ -91,8 +91,10 @@ def test_pairs_that_fail_leave_bytes_off_the_fabric_and_wrong_data_explained() -
     assert codes == ["FAB-WRONG-INTERFACE", "FAB-WRONG-DATA"]
 
 
-@pytest.mark.parametrize(("tier", "every_pair"), [("soak", True), ("standard", False)])
-def test_only_a_soak_run_tries_every_pair(
+@pytest.mark.parametrize(
+    ("tier", "every_pair"), [("soak", True), ("standard", True), ("quick", False)]
+)
+def test_the_longer_tiers_try_every_pair(
     monkeypatch: pytest.MonkeyPatch, tier: str, every_pair: bool
 ) -> None:
     tried: list[bool] = []

@@ -73,6 +73,23 @@ def test_a_bandwidth_that_the_forced_path_may_keep_is_not_what_the_control_is_fo
     ]
 
 
+@pytest.mark.parametrize(("forced", "caught"), [(0.024, True), (0.095, False)])
+def test_a_limit_that_sockets_keep_proves_nothing_of_rdma(
+    monkeypatch: pytest.MonkeyPatch, forced: float, caught: bool
+) -> None:
+    """The lab asks for 0.09 GB/s: RDMA of any speed is faster than sockets."""
+    more: dict[str, Any] = {"fabric": "rdma", "management": None}
+    monkeypatch.setattr(network, "unjudged_off_fabric", lost_log(network.unjudged_off_fabric))
+    found = control_path(monkeypatch, forced_run(forced), forced_run(10.0, "rdma"), **more)
+    assert "busbw" in [one.name for one in found.observed]
+    assert found.caught is caught
+
+
+def lost_log(unjudged: Any) -> Any:
+    """Leave out what a made-up run has none of: NCCL's log."""
+    return lambda *given: unjudged(*given) | {"log_errors"}
+
+
 def test_where_links_are_not_judged_the_control_is_not_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -22,12 +22,12 @@ from probes.scaling.run_ladder import (
     gang_hangs,
     is_stuck,
     locate_slow_links,
-    median_run,
     nodes_off_fabric,
     repeat_base,
     required_efficiency,
     rerun_ladder,
     run_ladder,
+    worst_run,
 )
 from probes.scaling.test_scaling import MAX_STEPS, fill_window
 from reference_trainer.config import TrainConfig
@@ -105,7 +105,7 @@ def plan(*nodes: int) -> Plan:
     return Plan([*nodes], TrainConfig(), [("all_gather", 1 << 20)])
 
 
-def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_runs_the_worst_one_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     once, notes = ladder(), Notes()
     first = dict.fromkeys((1, 2, 4), REPLAY)
     replays = {
@@ -117,9 +117,9 @@ def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyP
     climbs(monkeypatch, slow, slowest)
     ladders = rerun_ladder(rig(notes), (usual, first), plan(1, 2, 4), 2)
     assert [rungs for rungs, _ in ladders] == [usual, slow, slowest]
-    chosen, others = median_run(ladders)
-    assert chosen == (slow, replays)
-    assert others == [usual, slowest]
+    chosen, others = worst_run(ladders)
+    assert chosen == (slowest, replays)
+    assert others == [usual, slow]
     found = build_ladder(chosen, others, plan(1, 2, 4), None, [])
     assert [len(rung.other_runs) for rung in found.rungs] == [2, 2, 2]
     assert (found.interval_basis, once.interval_basis) == ("over 3 runs", "within one run")
@@ -128,7 +128,7 @@ def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyP
     load = "4 nodes, 8,192 tokens per GPU and step, other run"
     assert [on for _, _, on in heard] == [f"{load} 1", f"{load} 2"]
     assert any(one[2] == "2 nodes, other run 2" for one in notes.seen)  # its losses are looked at
-    assert median_run([(usual, replays)]) == ((usual, replays), [])
+    assert worst_run([(usual, replays)]) == ((usual, replays), [])
 
 
 def test_a_further_run_that_fails_is_told_and_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from probes.check.registry import CRITERIA
 from probes.contract.contract import Contract, load, shipped_contracts
 from probes.contract.derived_limits import size_contract
 from probes.contract.limits import derived_mfu
+from probes.fabric.judge import judge_sizes
+from probes.fabric.sweep import SweepResult
 from reports.acceptance import load_summary
 from reports.measurement import Limit, Verdict
 from reports.numbers import Value
@@ -24,7 +26,7 @@ from reports.run_folder.store import Store
 from reports.version import suite_version
 from scaling.collectives.sweep import plateau_row
 from tests.probes.sound.systems import DENSE, SYSTEMS, System, newest
-from tests.support.controls import plant
+from tests.support.controls import plant, recorder
 from tests.support.public_series import ring_rate
 
 SWEEP = [1 << power for power in range(10, 35)]  # bytes: 1 KiB to 16 GiB
@@ -81,10 +83,11 @@ def fabric_values(system: System, nodes: int, gpus: int) -> dict[str, Value]:
     ranks = nodes * gpus
     if nodes == 1:
         return {"all_reduce_inside_node": ring_rate(gpus, INSIDE_BYTES, system.inside, gpus)}
-    rows = [
-        {"size": size, "busbw": ring_rate(ranks, size, system.ring, gpus),
-         "rank_seconds": [1.0] * ranks}
-        for size in SWEEP
+    rates = {size: ring_rate(ranks, size, system.ring, gpus) for size in SWEEP}
+    rows: list[dict[str, Any]] = [
+        {"size": size, "busbw": rate, "rank_seconds": [1.0] * ranks,
+         "seconds": 2 * (ranks - 1) / ranks * size / rate / 1e9}
+        for size, rate in rates.items()
     ]  # fmt: skip
     alltoall = newest(system.alltoall, nodes)
     return {
@@ -96,7 +99,18 @@ def fabric_values(system: System, nodes: int, gpus: int) -> dict[str, Value]:
         "reduce_scatter_against_all_reduce": 1.0,
         "all_reduce_inside_node": ring_rate(gpus, INSIDE_BYTES, system.inside, gpus),
         "nvlink_busbw": system.nvlink,
+        **judge_short_calls(rows, ranks, nodes),
     }
+
+
+def judge_short_calls(rows: list[dict[str, Any]], ranks: int, nodes: int) -> dict[str, Value]:
+    """Return what the product makes of latency and medium sizes, by its own code."""
+    measure = recorder("FABRIC")
+    sent: dict[str, dict[str, int | None]] = {f"n{at}": {"rdma": 10**18} for at in range(nodes)}
+    rows = [{**row, "calls": 1} for row in rows]
+    judge_sizes(rows, SweepResult(ranks, "nccl", rows, sent), measure)
+    names = "latency_against_expected", "medium_against_expected"
+    return {name: measure.worst(name).value for name in names}
 
 
 def all_values(contract: Contract, system: System, nodes: int) -> dict[str, Value]:

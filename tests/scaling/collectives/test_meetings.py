@@ -122,14 +122,14 @@ def test_the_fastest_try_counts_and_each_wrong_element(plant: Any) -> None:
     broken = torch.tensor([1.0, 9.0, 9.0])
     tries = [PAYLOAD, broken, PAYLOAD, PAYLOAD, broken, PAYLOAD]
     wire, found = received(plant, tries, 0.5, 0.25, 0.75, 0.5, 0.5, 0.5)
-    assert found == (0.25, 4)
+    assert (min(found[0]), found[1]) == (0.25, 4)
     assert wire.log == ["send 1", "recv 1", "send 1", "recv 3"] * 6 + ["send 1"], "the last: end"
 
 
 @pytest.mark.parametrize(("seconds", "tries"), [(2.0, 6), (2.125, 1)])
 def test_a_slow_first_try_is_not_repeated(plant: Any, seconds: float, tries: int) -> None:
     wire, found = received(plant, [PAYLOAD] * 6, *[seconds] * 6)
-    assert found == (seconds, 0)
+    assert found == ([seconds] * tries, 0)
     assert wire.log.count("recv 3") == tries
 
 
@@ -162,7 +162,7 @@ def test_the_rate_is_the_bytes_by_the_time(plant: Any, monkeypatch: pytest.Monke
 
     def receive(buffer: Any, payload: Any, pair: Any, repeats: int) -> tuple[float, int]:
         tries.append((payload.numel(), pair.peer, repeats))
-        return 0.5, 3
+        return [0.5], 3
 
     delays = []
 
@@ -263,7 +263,7 @@ def test_counters_are_read_around_all_tries_where_both_send(
     plant(wire, Clock())
     log, readings = wire.log, iter(["first", "last", "idle"])
     monkeypatch.setattr(node_groups, "_send", lambda *_: ["one way"])
-    monkeypatch.setattr(node_groups, "_time_receive", lambda *_: (0.5, 0))
+    monkeypatch.setattr(node_groups, "_time_receive", lambda *_: ([0.5], 0))
 
     def exchange(*_: Any) -> tuple[float, int, int]:
         log.append("tries")
@@ -372,3 +372,11 @@ def test_a_rank_of_no_group_waits_for_the_others(plant: Any) -> None:
     plant(wire, Clock())
     assert node_groups.group_sweep(3000, None, None) == (0.0, 0)
     assert wire.log == ["barrier", "barrier"]
+
+
+@pytest.mark.parametrize(
+    ("times", "stall"),
+    [([0.1, 0.1, 0.9, 0.1, 0.8, 0.1], 0.6), ([0.1, 0.1, 0.9, 0.1, 0.1, 0.1], 0.0), ([2.5], 0.0)],
+)
+def test_a_stall_counts_where_two_tries_have_it(times: list[float], stall: float) -> None:
+    assert node_groups.repeated_stall(times) == pytest.approx(stall)

@@ -542,3 +542,41 @@ def test_the_other_witnesses_must_agree_where_nothing_counts_lost_packets() -> N
     assert {"network", "agreeing_sources", "fabric_share", "log_errors"} <= {*fabric.measures}
     assert {"interface_errors", "longest_stall"} <= {*fabric.measures}
     assert {"bad sender", "doctored counters", "other report"} <= {*fabric.controls}
+
+
+class FlappingGang(Gang):
+    """One link loses packets in some tries of some of its meetings."""
+
+    bad: tuple[str, str] = ("n0", "n1")
+    meetings: tuple[tuple[int, ...], ...] = ()
+
+    def readings(self, link: Link) -> list[dict[str, Any]]:
+        """Count 5 % of a lossy try's packets as resent."""
+        met = self.met.count(link) - 1
+        lossy = self.meetings[met] if link == self.bad and met < len(self.meetings) else ()
+        found, resent = super().readings(link), 0
+        for tried, reading in enumerate(found):
+            resent += 5000 * (tried - 1 in lossy)
+            reading["tcp"]["resent"] = resent
+        return found
+
+
+@pytest.mark.parametrize(
+    ("meetings", "lost", "met"),
+    [
+        (((1, 4),), 0.05, 2),  # again in the same meeting
+        (((2,), (5,)), 0.05, 3),  # again in the next one, and the search asks once more
+        (((0, 1, 2, 3, 4, 5), ()), 0.05, 2),  # the other meeting is clean
+        (((3,), ()), 0.0, 2),  # one try of all: a queue that overflowed
+        ((), 0.0, 1),
+    ],
+)
+def test_a_loss_that_shows_again_counts_and_a_single_try_does_not(
+    meetings: tuple[tuple[int, ...], ...], lost: float, met: int
+) -> None:
+    pairs = FlappingGang(4, lambda *_: 0.0)
+    pairs.meetings = meetings
+    found = pairs.search()
+    assert found.lost["n0", "n1"] == lost
+    assert bool(found.lossy.slow_links or found.lossy.slow_nodes) is (lost > MAX_LOST)
+    assert pairs.met.count(("n0", "n1")) == met

@@ -111,10 +111,10 @@ def test_every_probe_of_one_ordered_node_owes_a_measure_and_a_control() -> None:
 def test_a_measure_with_a_control_here_needs_no_reason_why_it_has_none() -> None:
     (alone,) = (p for p in owed_by(Circumstances("quick", ONE, 1, True, ranks=8)) if is_fabric(p))
     assert {*alone.uncontrolled} == {"log_errors"}
-    terms, names = ClusterTerms(fabric="rdma"), frozenset({"FABRIC.all_reduce_inside_node"})
+    terms, names = ClusterTerms(fabric="rdma"), frozenset({"FABRIC.all_gather_busbw"})
     several = Circumstances("quick", terms, 8, True, names, ranks=64)
     (many,) = (p for p in owed_by(several) if is_fabric(p))
-    assert "all_reduce_inside_node" in many.uncontrolled
+    assert "all_gather_busbw" in many.uncontrolled
     assert "log_errors" not in many.uncontrolled, "`wrong network` makes it fail"
 
 
