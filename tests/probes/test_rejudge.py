@@ -33,8 +33,6 @@ from tests.support.rejudged_runs import (
 )
 from tests.support.run_folders import Events, read_lines, rewrite, without_chain, write_lines
 
-# Keys of [cluster] that no measure depends on: the measured bandwidth stays, its limit is new.
-NO_MEASURES = {"line_rate_gbps"}
 STRICT = """schema = 1
 name = "strict"
 [GANG.placement_delay]
@@ -147,8 +145,7 @@ def test_the_same_contract_gives_the_same_verdicts(bought: Path) -> None:
 
 def test_every_key_of_cluster_says_what_it_was_measured_for() -> None:
     named = {key for key, rows in measures_by_term().items() if any(rows.values())}
-    assert named | NO_MEASURES == set(ClusterTerms.model_fields)
-    assert not named & NO_MEASURES
+    assert named == set(ClusterTerms.model_fields)
     declared = {key for row in CRITERIA.values() for one in row.checks for key in one.terms}
     declared |= {key for row in CRITERIA.values() for key in row.depends}
     assert declared <= set(ClusterTerms.model_fields)

@@ -102,7 +102,12 @@ IDS: dict[str, Any] = {
     "Evidence.kind": "log",
     "Evidence.sha256": "9d" * 32,
 }
-NUMBERS: dict[str, Any] = {"Limit.low": 340.0, "Limit.one_of": None, "Measurement.value": 61.5}
+NUMBERS: dict[str, Any] = {
+    "BaselineValue.run": "orion-week-0",
+    "Limit.low": 340.0,
+    "Limit.one_of": None,
+    "Measurement.value": 61.5,
+}
 
 
 def fill(model: type[BaseModel]) -> Any:
