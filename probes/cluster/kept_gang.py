@@ -5,28 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from probes.cluster.ask import make_unique_token
 from reference_trainer.launch.gang import Gang
 
 GANG_NAME = f"seatrial-gang-{make_unique_token()}"  # name of the placement groups of these gangs
 Say = Callable[[str], None]
-
-
-class MakesGangs(Protocol):
-    """Cluster (see probes/cluster/cluster.py), as far as it is used here."""
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether a rank owns a real GPU."""
-
-    @property
-    def size(self) -> int:
-        """Number of ranks that the complete cluster holds."""
-
-    def gang(self, size: int | None = None, **options: Any) -> Gang:
-        """Make a gang, which is not started yet."""
 
 
 class GangKeeper:
@@ -37,7 +22,7 @@ class GangKeeper:
     the same variables gets the same processes.
     """
 
-    def __init__(self, cluster: MakesGangs) -> None:
+    def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
         self._kept: Gang | None = None
         self._began, self._variables = 0.0, ""  # of the kept gang's processes
