@@ -333,10 +333,11 @@ def count_torch_devices() -> dict[str, int | str]:
     Where Ray assigns none by its environment, the job does ("assigned by" is "job").
     """
     everything = {key: value for key, value in os.environ.items() if key not in ASSIGNMENT}
-    with ThreadPoolExecutor() as pool:
-        found = list(pool.map(_count_devices, (everything, os.environ)))
     counts: dict[str, int | str] = {}
-    for name, count in zip(("all", "assigned"), found, strict=True):
+    with ThreadPoolExecutor() as pool:
+        of_all = pool.submit(_count_devices, everything)
+        assigned = _count_devices(os.environ)
+    for name, count in (("all", of_all.result()), ("assigned", assigned)):
         counts["error" if isinstance(count, str) else name] = count
     if leaves_choice() and "assigned" in counts:
         del counts["assigned"]
