@@ -243,11 +243,9 @@ class NodePorts:
         worker = find_worker_port(address, NO_PROOF if tls else GRPC)
         answer = {"gcs": gcs, "worker": worker, "tls": tls, "token": self._token}
         try:
-            port: int | None = self.start_listener(address)
-            error = ""
+            return {**answer, "job": self.start_listener(address), "error": ""}
         except OSError as problem:
-            port, error = None, str(problem.strerror or problem)
-        return {**answer, "job": port, "error": error}
+            return {**answer, "job": None, "error": str(problem.strerror or problem)}
 
     def start_listener(self, address: str) -> int:
         """Send the token to each client on this address, on a port that the kernel picks."""
