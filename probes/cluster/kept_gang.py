@@ -51,10 +51,9 @@ class GangKeeper:
 
     def take(self, say: Say, **options: Any) -> Gang:
         """Return the kept gang, which runs, or a new one; who takes it enters and leaves it."""
+        if self._kept is not None and not self._fits(self._kept, options):
+            self.release()
         gang, self._kept = self._kept, None
-        if gang is not None and not self._fits(gang, options):
-            gang.remove()
-            gang = None
         if gang is None:
             return self._cluster.gang(name=GANG_NAME, keeps_groups=True, **options)
         say(f"ranks: those of an earlier test, {time.monotonic() - self._began:.0f} s old")

@@ -117,17 +117,14 @@ def look_up(name: str) -> dict[str, Any]:
     for pause in (RETRY_SECONDS, 0.0):
         try:
             rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-        except socket.gaierror as error:
-            if error.errno == socket.EAI_AGAIN and pause:
-                time.sleep(pause)
-                continue
-            return {"addresses": [], "bindable": "", "error": error.strerror or str(error)}
+            break
         except (OSError, ValueError) as error:  # ValueError: a label that is too long
-            return {"addresses": [], "bindable": "", "error": str(error)}
-        addresses = dict.fromkeys(_address_of(row) for row in rows)
-        bindable = next((_address_of(row) for row in rows if _can_bind(row)), "")
-        return {"addresses": list(addresses), "bindable": bindable, "error": ""}
-    raise AssertionError("the last try returns")
+            if not pause or getattr(error, "errno", None) != socket.EAI_AGAIN:
+                return {"addresses": [], "bindable": "", "error": describe_failure(error)}
+            time.sleep(pause)
+    addresses = dict.fromkeys(_address_of(row) for row in rows)
+    bindable = next((_address_of(row) for row in rows if _can_bind(row)), "")
+    return {"addresses": list(addresses), "bindable": bindable, "error": ""}
 
 
 def _address_of(row: tuple[Any, ...]) -> str:
