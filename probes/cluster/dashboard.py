@@ -15,8 +15,9 @@ from http.client import HTTPConnection, HTTPResponse, HTTPSConnection, Incomplet
 from pathlib import Path
 from typing import Any
 
+ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # Ray's own commands prefer this address
 DASHBOARD = ("http://", "https://")  # how its address begins; those of Ray itself do not
-DASHBOARD_SECONDS = 10.0  # for one answer of it
+DASHBOARD_SECONDS = 10.0  # for one answer of it; it answers in well under one
 
 
 def request_dashboard(

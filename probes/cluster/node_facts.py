@@ -22,7 +22,7 @@ from typing import Any
 from probes.cluster import system_facts
 from probes.cluster.gpu_health import read_gpus_and_health
 from probes.cluster.network_facts import read_names
-from probes.cluster.system_facts import BOOT_ID, RDMA_SYSFS, read_text
+from probes.cluster.system_facts import BOOT_ID, RDMA_SYSFS, SHARED_MEMORY, read_text
 from probes.cluster.variables import withhold_all
 from probes.findings import MAX_NAMES, join_names
 from reference_trainer.process_group import joins_no_group
@@ -155,7 +155,7 @@ def node_facts() -> dict[str, Any]:
         "amd_driver": Path("/dev/kfd").exists(),  # whether AMD's compute driver is there
         "names": read_names(socket.gethostname(), address, os.environ),
         "boot_id": read_text(Path(BOOT_ID)),
-        "shm_gib": _size_gib("/dev/shm"),
+        "shm_gib": _size_gib(SHARED_MEMORY),
         "cpus": usable_cpus(),
         "ram_gib": usable_memory_gib(),
         "disk_gib": disk_gib(),
@@ -415,7 +415,6 @@ def _raise_error(error: OSError) -> None:
 
 NO_MODEL = "is not a regular file, or is in /dev, /proc or /sys"
 KERNELS = ("/dev", "/proc", "/sys")  # their files are made up, and reading one may change something
-SHARED_MEMORY = "/dev/shm"  # a model may be there
 
 
 def digest_file(file: Path) -> str:
@@ -448,7 +447,7 @@ def _open_model(file: Path) -> Iterator[int]:
 
 
 def _is_model_file(path: str) -> bool:
-    """Return whether a path without links may be read as a file of a model.
+    """Return whether a path without links, as in SHARED_MEMORY, may be read as a file of a model.
 
     Raises OSError if it does not exist.
     """

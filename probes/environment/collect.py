@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.node_facts import rdma_ports
-from probes.cluster.system_facts import read_text
+from probes.cluster.system_facts import BOOT_ID, read_text
 from probes.cluster.variables import withhold_all
 from reports.redact import redact
 
@@ -251,7 +251,7 @@ def host_identity() -> dict[str, str]:
         network = os.readlink("/proc/self/ns/net")
     except OSError:
         network = ""
-    boot_id = read_text(Path("/proc/sys/kernel/random/boot_id"))
+    boot_id = read_text(Path(BOOT_ID))
     return {"name": platform.node(), "boot_id": boot_id, "network": network}
 
 
