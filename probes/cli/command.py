@@ -38,10 +38,7 @@ def command(
     if len(examples) == 1 and len(examples[0]) <= MAX_EXAMPLE:
         epilog = f"Example: {examples[0]}"
     declare: Any = parent.command if parent else click.command
-    declared: Callable[[Callable[..., Any]], click.Command] = declare(
-        short_help=short_help, epilog=epilog, **options
-    )
-    return declared
+    return declare(short_help=short_help, epilog=epilog, **options)
 
 
 @contextmanager

@@ -239,8 +239,9 @@ def new(
 
     if run and (template or given or keep):
         raise UsageError("--from asks no questions: drop --template, --set and --yes")
+    exists = UsageError(f"{file} exists already: give a different name, or move the file")
     if os.path.lexists(file):
-        raise UsageError(f"{file} exists already: give a different name, or move the file")
+        raise exists
     if not os.access(file.absolute().parent, os.W_OK | os.X_OK):
         raise UsageError(
             f"{file.absolute().parent} cannot be written, or is not a folder. Make it writable, or "
@@ -254,9 +255,7 @@ def new(
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise UsageError(
-            f"{file} exists already: give a different name, or move the file"
-        ) from None
+        raise exists from None
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}") from None
     if keep and (others := _other_terms(written.cluster, besides=interview.answers)):
@@ -400,12 +399,12 @@ def ask_contract(template: str | None, interview: Interview) -> str:
     interview.need(["name", *(key for key in needed if drafts.is_asked(key, interview.answers))])
     interview.count = len(interview.keys) + 2 + sum(drafts.is_asked(q.key, {}) for q in questions)
     name = ask("name", "What is the name of the cluster?", "", True, "", _check_name)
-    tiers = _check_tier(name, template)
+    tiers = partial(_check_tier, name, template)
     tier = ask("tier", "Which tier must a run have?", TIERS[1], True, ABOUT_TIERS, tiers)
     answers: dict[str, Any] = {}
     for one in questions:
         if drafts.is_asked(one.key, answers):
-            check = _check_term(one.key, shipped, answers)
+            check = partial(_check_term, one.key, shipped, answers)
             kept = "" if one.kept is None else one.kept
             answers[one.key] = ask(one.key, one.text, kept, one.needed, one.help, check)
     if shipped is not None:
@@ -442,24 +441,21 @@ def _ask_template(titles: Mapping[str, str], other: str, interview: Interview) -
     return str(interview.ask("template", "Which hardware?", kept, True, about, check))
 
 
-def _check_tier(name: str, template: str) -> Callable[[str], str]:
-    """Return a check of the tier: a shipped contract may have limits that quick never measures."""
+def _check_tier(name: str, template: str, answer: str) -> str:
+    """Check the tier: a shipped contract may have limits that quick never measures."""
     from probes.contract.drafts import OTHER, fill_template
     from reports.record import TIERS
 
-    def check(answer: str) -> str:
-        _check_word(answer, TIERS)
-        try:
-            if template != OTHER:
-                _check_text(fill_template(name, template, answer, {}))
-        except ValueError:
-            raise ValueError(
-                f"contract {template} has limits that tier {answer} does not measure: choose a "
-                "longer tier"
-            ) from None
-        return answer
-
-    return check
+    _check_word(answer, TIERS)
+    try:
+        if template != OTHER:
+            _check_text(fill_template(name, template, answer, {}))
+    except ValueError:
+        raise ValueError(
+            f"contract {template} has limits that tier {answer} does not measure: choose a "
+            "longer tier"
+        ) from None
+    return answer
 
 
 def _ask(text: str, kept: Any, needed: bool, about: str, check: Callable[[str], Any]) -> Any:
@@ -501,25 +497,20 @@ def _check_name(answer: str) -> str:
     return answer
 
 
-def _check_term(
-    key: str, shipped: Contract | None, answers: Mapping[str, Any]
-) -> Callable[[str], Any]:
-    """Return a check of one answer together with those before it."""
+def _check_term(key: str, shipped: Contract | None, answers: Mapping[str, Any], answer: str) -> Any:
+    """Check one answer together with those before it; return its value."""
     from probes.contract.drafts import read_answer
     from probes.contract.terms import ClusterTerms
     from probes.contract.validation import ContractError, validate_terms
 
-    def check(answer: str) -> Any:
-        value = read_answer(key, answer)
-        before = shipped.cluster.model_dump(exclude_defaults=True) if shipped else {}
-        given = {name: each for name, each in answers.items() if each is not None}
-        try:
-            validate_terms(ClusterTerms, {**before, **given, key: value}, key)
-        except ContractError as error:
-            raise ValueError(str(error).removeprefix(f"{key}: ")) from None
-        return value
-
-    return check
+    value = read_answer(key, answer)
+    before = shipped.cluster.model_dump(exclude_defaults=True) if shipped else {}
+    given = {name: each for name, each in answers.items() if each is not None}
+    try:
+        validate_terms(ClusterTerms, {**before, **given, key: value}, key)
+    except ContractError as error:
+        raise ValueError(str(error).removeprefix(f"{key}: ")) from None
+    return value
 
 
 def _ask_limit(

@@ -20,19 +20,18 @@ import click
 
 from probes.cli.command import PATH, UsageError, command
 from probes.cli.run import TO_PYTEST, RunCommand, choose_probes, run_options
-from probes.cluster.dashboard import DASHBOARD
+from probes.cluster.dashboard import ADDRESS_VARIABLE, DASHBOARD
 from probes.session.options import OPTIONS, check_nonce
 from probes.submit import follow, verify
 from probes.submit.bring_back import PYTHON, BringBack, ForeignRun, NoRun
 from probes.submit.entry import PREFIX
 from probes.submit.follow import ConnectionLost, JobsApi, SubmitError
-from probes.submit.package import CONTRACT, make_package, package_name
+from probes.submit.package import CONTRACT, UNPROVEN, make_package, package_name
 from probes.submit.parts import STEP_SUMMARY
 from reports.command import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
 from reports.run_folder.event_log import UnreadableRun
 from reports.sanitize import clean, one_line
 
-ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # of Ray's own commands
 ID = re.compile(f"{PREFIX}[0-9a-f]{{12}}")
 ENTRYPOINT = f"{PYTHON} -m probes.submit.entry"
 # Ray kills what does not end in this time after a stop.  The suite removes what it made, and ends
@@ -45,9 +44,8 @@ NO_CONTRACT = (
     "Repeat --attach with the --contract that was submitted"
 )
 HINT = "Check that the head is up, and that this machine can reach the port of its dashboard"
-EXIT_UNPROVEN = 20
 MAX_SUMMARY = 2**20  # bytes that GitHub takes of a step
-DECIDED = (0, 1, EXIT_UNPROVEN)  # exit codes of a run that came to its end, and is verified
+DECIDED = (0, 1, UNPROVEN)  # exit codes of a run that came to its end, and is verified
 COMPARED = ("contract", "nonce", "tier", "nodes")  # options that a run must fit: also with --attach
 OWN = tuple(option.key for option in OPTIONS if option.key != "cluster")
 
@@ -162,7 +160,7 @@ def submit(
             lost = ". Check --address. If the head was restarted, its jobs are lost: submit again"
             raise UsageError(f"{left}{lost * isinstance(left, follow.UnknownJob)}") from None
         _say(f"error: {left}" if is_error else str(left))
-        code = EXIT_INTERRUPTED if session.is_stopping else EXIT_UNPROVEN
+        code = EXIT_INTERRUPTED if session.is_stopping else UNPROVEN
         if isinstance(left, ForeignRun):
             code = EXIT_USAGE  # as a run folder that does not verify
     except OSError as error:

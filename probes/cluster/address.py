@@ -26,36 +26,39 @@ SILENT = ("DEADLINE_EXCEEDED", "UNAVAILABLE")  # of gRPC: nothing that speaks it
 HINT = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH (or RAY_AUTH_TOKEN) to the cluster's token"
 
 
-class TokenProblem(RuntimeError):
-    """Raised if the driver cannot authenticate, or no Ray answers: one sentence and a hint."""
+class ClusterUnreachable(RuntimeError):
+    """Raised when no cluster can be joined.  The message is one sentence and a hint."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(redact_text(message))  # an address may have a password
 
 
 def follow_auth_mode(address: str) -> None:
     """Turn on token authentication in this process, and in its children, if the cluster asks.
 
-    Ray does this only where it finds the cluster by itself.  Raises TokenProblem if the token is
-    missing or wrong, if no Ray answers, or if the driver insists on tokens and there are none.
+    Ray does this only where it finds the cluster by itself.  Raises ClusterUnreachable if the token
+    is missing or wrong, if no Ray answers, or if the driver insists on tokens and there are none.
     """
     is_client = address.startswith("ray://")
     door = Endpoint(CLIENT if is_client else GCS, "", address.removeprefix("ray://"))
     without = try_request(door, "")
     if without == TAKEN and os.environ.get(MODE, "").lower() == "token":
-        raise TokenProblem(
+        raise ClusterUnreachable(
             f"{MODE} is token, but the cluster at {address} requires no token: "
             f"set {MODE}=disabled, or start the cluster with token authentication"
         )
     if without.startswith(SILENT):  # Ray would wait for ever
-        raise TokenProblem(
+        raise ClusterUnreachable(
             f"no Ray answers at {address} ({one_line(without)}). Is the head up, and is this "
             "its port (6379, or 10001 with ray://)?"
         )
     if without != REFUSED:  # no token is asked for; or nothing is known, and Ray will say why
         return
-    token = find_token()
-    if not token:
-        raise TokenProblem(f"the cluster at {address} requires a token, but {_lack()}: {HINT}")
+    if not (token := find_token()):
+        lack = f"requires a token, but {_lack()}"
+        raise ClusterUnreachable(f"the cluster at {address} {lack}: {HINT}")
     if try_request(door, token) == REFUSED:
-        raise TokenProblem(
+        raise ClusterUnreachable(
             f"the cluster at {address} refuses the token of {_source()}: {HINT}. "
             "On the head, `ray get-auth-token` prints the token"
         )
@@ -91,13 +94,6 @@ OTHERWISE = (
     "ray://host:10001, or rehearse with --cluster local:4"
 )
 SUBMIT = "a dashboard. Run the suite as a job: seatrial submit"
-
-
-class ClusterUnreachable(RuntimeError):
-    """Raised when no cluster can be joined.  The message is one sentence and a hint."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(redact_text(message))  # an address may have a password
 
 
 def check_spec(spec: str) -> None:
@@ -317,7 +313,7 @@ def read_size(spec: str) -> tuple[int, int]:
         follow_auth_mode(address)
         ray.init(address, **QUIET)
         resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    except (TokenProblem, ConnectionError, ValueError, RuntimeError) as error:
+    except (ConnectionError, ValueError, RuntimeError) as error:
         raise cannot_join(address, error) from None
     finally:
         ray.shutdown()

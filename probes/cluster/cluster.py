@@ -16,7 +16,7 @@ from typing import Any
 
 from probes.cluster import address as addresses
 from probes.cluster import room
-from probes.cluster.address import ClusterUnreachable, TokenProblem, follow_auth_mode
+from probes.cluster.address import ClusterUnreachable, follow_auth_mode
 from probes.cluster.ask import ask_nodes
 from probes.cluster.cleanup import CleanupProcess
 from probes.cluster.embedded import LocalCluster
@@ -111,7 +111,6 @@ class Cluster:
         self.cleanup = CleanupProcess()
         # Declared by the contract or by --cluster local, never inferred from missing hardware.
         self.emulated = kind == "local"
-        self._facts: list[dict[str, Any]] | None = None
         self._xids = XidWatch({})
         self.errors: dict[str, str] = {}  # node id -> why it did not answer
         # Node id -> what was mounted at the shared folder, as HOSTS first read it.
@@ -124,18 +123,12 @@ class Cluster:
             self.close()
             raise
 
+    @_patience()  # Ray may read its variables when it is imported
     def _join(self) -> None:
-        with _patience():  # Ray may read its variables when it is imported
-            self._init_ray()
-
-    def _init_ray(self) -> None:
         import ray
 
-        try:
-            if self.kind != "local":  # it has the driver's own variables
-                follow_auth_mode(self.address)
-        except TokenProblem as problem:
-            raise ClusterUnreachable(str(problem)) from None
+        if self.kind != "local":  # it has the driver's own variables
+            follow_auth_mode(self.address)
         folders = [str(ROOT / name) for name in PACKAGES]
         try:
             environment = {"py_modules": folders, "excludes": ["**/__pycache__"]}
@@ -292,12 +285,10 @@ class Cluster:
         """Number of accelerators that Ray counts in all, or of CPUs if there are none."""
         return int(sum(node["resources"].get(self.resource, 0) for node in self.nodes))
 
-    @property
+    @cached_property
     def facts(self) -> list[dict[str, Any]]:
-        """`node_facts` of every node that answers, read once per run by a task on each."""
-        if self._facts is None:
-            self._facts = self.read_facts(self.nodes)
-        return self._facts
+        """Read `node_facts` of every node that answers, once per run, by a task on each."""
+        return self.read_facts(self.nodes)
 
     def read_facts(self, nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Read `node_facts` of these nodes; nodes that do not answer are left out."""

@@ -15,8 +15,9 @@ from http.client import HTTPConnection, HTTPResponse, HTTPSConnection, Incomplet
 from pathlib import Path
 from typing import Any
 
+ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # Ray's own commands prefer this address
 DASHBOARD = ("http://", "https://")  # how its address begins; those of Ray itself do not
-DASHBOARD_SECONDS = 10.0  # for one answer of it
+DASHBOARD_SECONDS = 10.0  # for one answer of it; it answers in well under one
 
 
 def request_dashboard(
@@ -36,7 +37,7 @@ def request_dashboard(
     """
     headers = {**authorization_header(), **({} if body is None else {"Content-Type": kind})}
     request = urllib.request.Request(address + path, body, headers, method=method)  # noqa: S310  (of http)
-    opener = urllib.request.build_opener(NoRedirect, _Http, _Https)
+    opener = urllib.request.build_opener(NoRedirect, _Handler)
     with opener.open(request, timeout=seconds) as answer:
         return read_answer(answer, seconds, most)
 
@@ -84,16 +85,12 @@ class _TlsConnection(HTTPSConnection):
     response_class = _Answer
 
 
-class _Http(urllib.request.HTTPHandler):
+class _Handler(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
     """Makes requests whose answers end in time."""
 
     def http_open(self, req: urllib.request.Request) -> HTTPResponse:
         """Send a request."""
         return self.do_open(_Connection, req)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    """Makes requests whose answers end in time."""
 
     def https_open(self, req: urllib.request.Request) -> HTTPResponse:
         """Send a request."""

@@ -68,11 +68,7 @@ class LocalCluster:
 
     def close(self, seconds: float = 30) -> None:
         """End the cluster; return when its processes and files are gone."""
-        assert self._child.stdin is not None
-        self._child.stdin.close()
-        self._child.wait(timeout=seconds)
-        assert self._child.stdout is not None
-        self._child.stdout.close()
+        self._child.communicate(timeout=seconds)  # the end of its input ends it
         self._stderr.close()
 
 

@@ -20,15 +20,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from probes.cluster.dashboard import NoRedirect, find_token, request_dashboard
+from probes.cluster.dashboard import ADDRESS_VARIABLE, NoRedirect, find_token, request_dashboard
 from probes.cluster.ray_internals import read_dashboard_url, read_value
 from probes.findings import finding
 from reports.record import Finding
 from reports.redact import redact_text
-
-ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # Ray's own commands prefer this address
-# Bounds an address that drops packets; a dashboard answers in well under one.
-DASHBOARD_SECONDS = 10
 
 
 def find_dashboard(host: str = "") -> str:
@@ -61,7 +57,7 @@ def leads_to_session(address: str, session: str) -> bool:
     if not session or not address.startswith(("http://", "https://")):
         return False
     try:
-        reply = request_dashboard(address, "/api/version", seconds=DASHBOARD_SECONDS)
+        reply = request_dashboard(address, "/api/version")
         return bool(json.loads(reply)["session_name"] == session)
     except urllib.error.HTTPError as error:
         error.close()

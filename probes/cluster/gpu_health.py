@@ -117,10 +117,8 @@ def _field(nvml: Any, gpu: Any, id: int, scope: int = 0) -> Any:
 
 
 def _uncorrected_errors(counter: int) -> Query:
-    def ask(nvml: Any, gpu: Any) -> int:
-        return int(nvml.nvmlDeviceGetTotalEccErrors(gpu, UNCORRECTED, counter))
-
-    return ask
+    """Build a query of how many errors memory could not correct, by one of NVML's counters."""
+    return lambda nvml, gpu: int(nvml.nvmlDeviceGetTotalEccErrors(gpu, UNCORRECTED, counter))
 
 
 def _sram_threshold(nvml: Any, gpu: Any) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from probes.cluster.ask import REACH_SECONDS, ask_actors, on_node
+from probes.cluster.ask import ActorSet, ask_actors, on_node
 from probes.cluster.nvml import TIMEOUT, UNKNOWN, UNKNOWN_CALL, describe_error, import_nvml, to_text
 
 # NVML's maximum is what both the GPU and its slot can do; `board_generation` is the GPU's own.
@@ -161,7 +161,7 @@ def address_of(gpu: Any) -> int:
 
 
 @dataclass
-class XidWatch:
+class XidWatch(ActorSet):
     """One listener on each node.  `errors` holds why a node does not answer, by its id."""
 
     actors: dict[str, Any]
@@ -171,19 +171,14 @@ class XidWatch:
     def start(cls, ids: Iterable[str]) -> XidWatch:
         """Start a listener on each of these nodes."""
         watch = cls({id: on_node(XidListener, id).remote() for id in ids})
-        watch._call("start", START_SECONDS)
+        watch.call_each("start", dict.fromkeys(watch.actors, ()), START_SECONDS)
         return watch
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Return what each node's listener has heard, as `XidListener.read`."""
-        return self._call("read", REACH_SECONDS)
+        return self.call_each("read", dict.fromkeys(self.actors, ()))
 
     def note_kill(self, nodes: Iterable[str] | None, ago: float, at: float | None) -> None:
         """Let the listeners of these nodes (None: all) note a kill, each by its node's clock."""
         known = self.actors.keys() if nodes is None else self.actors.keys() & set(nodes)
         ask_actors(self.actors, "note_kill", dict.fromkeys(known, (ago, at)), NOTE_SECONDS)
-
-    def _call(self, method: str, seconds: float) -> dict[str, dict[str, Any]]:
-        answers = ask_actors(self.actors, method, dict.fromkeys(self.actors, ()), seconds)
-        self.errors |= answers.errors
-        return answers.values

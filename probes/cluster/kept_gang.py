@@ -5,28 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from probes.cluster.ask import make_unique_token
 from reference_trainer.launch.gang import Gang
 
 GANG_NAME = f"seatrial-gang-{make_unique_token()}"  # name of the placement groups of these gangs
 Say = Callable[[str], None]
-
-
-class MakesGangs(Protocol):
-    """Cluster (see probes/cluster/cluster.py), as far as it is used here."""
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether a rank owns a real GPU."""
-
-    @property
-    def size(self) -> int:
-        """Number of ranks that the complete cluster holds."""
-
-    def gang(self, size: int | None = None, **options: Any) -> Gang:
-        """Make a gang, which is not started yet."""
 
 
 class GangKeeper:
@@ -37,7 +22,7 @@ class GangKeeper:
     the same variables gets the same processes.
     """
 
-    def __init__(self, cluster: MakesGangs) -> None:
+    def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
         self._kept: Gang | None = None
         self._began, self._variables = 0.0, ""  # of the kept gang's processes
@@ -66,10 +51,9 @@ class GangKeeper:
 
     def take(self, say: Say, **options: Any) -> Gang:
         """Return the kept gang, which runs, or a new one; who takes it enters and leaves it."""
+        if self._kept is not None and not self._fits(self._kept, options):
+            self.release()
         gang, self._kept = self._kept, None
-        if gang is not None and not self._fits(gang, options):
-            gang.remove()
-            gang = None
         if gang is None:
             return self._cluster.gang(name=GANG_NAME, keeps_groups=True, **options)
         say(f"ranks: those of an earlier test, {time.monotonic() - self._began:.0f} s old")

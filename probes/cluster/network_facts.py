@@ -23,10 +23,10 @@ from probes.cluster.ask import make_unique_token
 from probes.cluster.dashboard import NoRedirect
 from probes.cluster.endpoints import HTTP2_PREFACE, describe_failure, try_port, uses_tls
 from reference_trainer.process_group import joins_no_group
+from reports.groups import group_pairs
 from scaling.collectives.reachability import import_psutil, own_sockets
 
 SECONDS = 10.0  # for one answer from the other side of the world, by a proxy that is busy
-TRIES = 2  # one lost packet, or a proxy that starts again, is no fault
 # Answers of a gateway or proxy that did not reach the target (RFC 9110, section 15).
 NOT_REACHED = (407, 502, 503, 504)
 FORBIDDEN = 403  # from a proxy it is a refusal; a store of objects answers so without a key
@@ -39,7 +39,7 @@ def try_targets(targets: Sequence[str], seconds: float = SECONDS) -> dict[str, s
     A target is a URL, or `host:port`.  URLs are asked by the proxy that the environment names.
     """
     with ThreadPoolExecutor(max(1, len(targets))) as pool:
-        problems = list(pool.map(lambda target: _try_again(target, seconds), targets))
+        problems = list(pool.map(lambda target: _try_twice(target, seconds), targets))
     return dict(zip(targets, problems, strict=True))
 
 
@@ -50,13 +50,10 @@ def try_closed_target() -> dict[str, str]:
     return try_targets([f"https://{host}", host])
 
 
-def _try_again(target: str, seconds: float) -> str:
-    problem = ""
-    for _ in range(TRIES):
-        problem = try_url(target, seconds) if "://" in target else try_port(target, seconds)
-        if not problem:
-            break
-    return problem
+def _try_twice(target: str, seconds: float) -> str:
+    """Try a target, and once more: one lost packet, or a proxy that starts again, is no fault."""
+    ask = try_url if "://" in target else try_port
+    return ask(target, seconds) and ask(target, seconds)
 
 
 def try_url(url: str, seconds: float) -> str:
@@ -120,17 +117,14 @@ def look_up(name: str) -> dict[str, Any]:
     for pause in (RETRY_SECONDS, 0.0):
         try:
             rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-        except socket.gaierror as error:
-            if error.errno == socket.EAI_AGAIN and pause:
-                time.sleep(pause)
-                continue
-            return {"addresses": [], "bindable": "", "error": error.strerror or str(error)}
+            break
         except (OSError, ValueError) as error:  # ValueError: a label that is too long
-            return {"addresses": [], "bindable": "", "error": str(error)}
-        addresses = dict.fromkeys(_address_of(row) for row in rows)
-        bindable = next((_address_of(row) for row in rows if _can_bind(row)), "")
-        return {"addresses": list(addresses), "bindable": bindable, "error": ""}
-    raise AssertionError("the last try returns")
+            if not pause or getattr(error, "errno", None) != socket.EAI_AGAIN:
+                return {"addresses": [], "bindable": "", "error": describe_failure(error)}
+            time.sleep(pause)
+    addresses = dict.fromkeys(_address_of(row) for row in rows)
+    bindable = next((_address_of(row) for row in rows if _can_bind(row)), "")
+    return {"addresses": list(addresses), "bindable": bindable, "error": ""}
 
 
 def _address_of(row: tuple[Any, ...]) -> str:
@@ -178,14 +172,11 @@ def read_addresses(sysfs: str = "/sys/class/net") -> dict[str, dict[str, Any]] |
     `up` is None where the interface's flags cannot be read.
     """
     try:
-        pairs = _list_addresses()
+        found = group_pairs(_list_addresses())
     except OSError:
         return None
-    found: dict[str, dict[str, Any]] = {}
-    for name, address in pairs:
-        entry = found.setdefault(name, {"up": _is_up(Path(sysfs, name, "flags")), "addresses": []})
-        entry["addresses"].append(address)
-    return found
+    flags = {name: Path(sysfs, name, "flags") for name in found}
+    return {name: {"up": _is_up(flags[name]), "addresses": of} for name, of in found.items()}
 
 
 def _list_addresses() -> list[tuple[str, str]]:
@@ -249,11 +240,9 @@ class NodePorts:
         worker = find_worker_port(address, NO_PROOF if tls else GRPC)
         answer = {"gcs": gcs, "worker": worker, "tls": tls, "token": self._token}
         try:
-            port: int | None = self.start_listener(address)
-            error = ""
+            return {**answer, "job": self.start_listener(address), "error": ""}
         except OSError as problem:
-            port, error = None, str(problem.strerror or problem)
-        return {**answer, "job": port, "error": error}
+            return {**answer, "job": None, "error": str(problem.strerror or problem)}
 
     def start_listener(self, address: str) -> int:
         """Send the token to each client on this address, on a port that the kernel picks."""
@@ -309,11 +298,7 @@ def try_endpoints(
     """Connect to each endpoint, and once more to each that failed; return the problems."""
     with ThreadPoolExecutor(MAX_PARALLEL) as pool:
         problems = list(pool.map(lambda one: try_endpoint(one, first), endpoints))
-        failed = [index for index, problem in enumerate(problems) if problem]
-        again = pool.map(lambda index: try_endpoint(endpoints[index], second), failed)
-        for index, problem in zip(failed, again, strict=True):
-            problems[index] = problem
-    return problems
+        return [*pool.map(lambda one, bad: bad and try_endpoint(one, second), endpoints, problems)]
 
 
 def max_try_seconds(count: int) -> float:

@@ -13,16 +13,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from importlib import util
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from probes.cluster import system_facts
 from probes.cluster.gpu_health import read_gpus_and_health
 from probes.cluster.network_facts import read_names
-from probes.cluster.nvml import GpuEntry
-from probes.cluster.system_facts import BOOT_ID, RDMA_SYSFS, read_text
+from probes.cluster.system_facts import BOOT_ID, RDMA_SYSFS, SHARED_MEMORY, read_text
 from probes.cluster.variables import withhold_all
 from probes.findings import MAX_NAMES, join_names
 from reference_trainer.process_group import joins_no_group
@@ -123,38 +123,11 @@ def list_packages(extra: Sequence[str] = ()) -> list[str]:
 VARIABLE_PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "FI_", "UCX_", "OMP_")
 
 
-class NodeFacts(TypedDict, total=False):
-    """Facts of a node; of one that does not answer only `node` and `name` are known."""
-
-    node: str  # Ray's id
-    name: str  # in findings; the cluster adds it
-    address: str  # in Ray
-    host: str
-    software: dict[str, str]  # version by part; see software_versions
-    interfaces: dict[str, dict[str, Any]]  # see read_interfaces
-    rdma: list[dict[str, str]]  # see rdma_ports
-    nics: list[dict[str, str]]  # see nic_firmware
-    rdma_access: dict[str, str]  # why a device cannot be opened; see read_rdma_access
-    peer_memory: str  # see read_peer_memory
-    image: dict[str, Any]  # see read_image
-    nvml: dict[str, Any]  # see read_gpus
-    gpus: list[GpuEntry]  # see read_gpus
-    gpu_health: dict[str, Any]  # see read_gpu_health
-    amd_driver: bool  # whether AMD's compute driver is there
-    names: dict[str, Any]  # see read_names
-    boot_id: str
-    shm_gib: float
-    cpus: float | None
-    ram_gib: float | None
-    disk_gib: float | None
-    system: dict[str, Any]  # see read_system
-    environment: dict[str, str]  # see job_variables
+# Of one that does not answer only `node`, Ray's id, and `name`, which the cluster adds, are known.
+Facts = Mapping[str, Any]
 
 
-Facts = Mapping[str, Any]  # of code that reads other facts as well, as those of a recorded run
-
-
-def node_facts() -> NodeFacts:
+def node_facts() -> dict[str, Any]:
     """Read this node's facts: names, versions, interfaces, RDMA ports, GPUs, limits, environment.
 
     Keys are stable: HOSTS compares `software` across nodes, FABRIC reads `interfaces`.
@@ -166,22 +139,23 @@ def node_facts() -> NodeFacts:
     address, gpus = ray.util.get_node_ip_address(), read_gpus_and_health()
     return {
         "node": ray.get_runtime_context().get_node_id(),
-        "address": address,
+        "address": address,  # in Ray
         "host": socket.gethostname(),
         "software": software_versions(),
         "interfaces": read_interfaces(),
         "rdma": rdma_ports(),
         "nics": nic_firmware(),
+        # Why a device cannot be opened.
         "rdma_access": system_facts.read_rdma_access(),
         "peer_memory": system_facts.read_peer_memory(),
         "image": read_image(),
         "nvml": gpus["nvml"],
         "gpus": gpus["gpus"],
         "gpu_health": gpus["gpu_health"],
-        "amd_driver": Path("/dev/kfd").exists(),
+        "amd_driver": Path("/dev/kfd").exists(),  # whether AMD's compute driver is there
         "names": read_names(socket.gethostname(), address, os.environ),
         "boot_id": read_text(Path(BOOT_ID)),
-        "shm_gib": _size_gib("/dev/shm"),
+        "shm_gib": _size_gib(SHARED_MEMORY),
         "cpus": usable_cpus(),
         "ram_gib": usable_memory_gib(),
         "disk_gib": disk_gib(),
@@ -374,34 +348,30 @@ def count_torch_devices() -> dict[str, int | str]:
     Where Ray assigns none by its environment, the job does ("assigned by" is "job").
     """
     everything = {key: value for key, value in os.environ.items() if key not in ASSIGNMENT}
-    started = {"all": _start_count(everything), "assigned": _start_count(os.environ)}
     counts: dict[str, int | str] = {}
-    for name, process in started.items():
-        try:
-            stdout, stderr = process.communicate(timeout=COUNT_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            counts["error"] = f"torch did not start within {COUNT_SECONDS} s"
-            continue
-        if process.returncode:
-            counts["error"] = last_line(stderr, "torch did not start")
-        else:
-            counts[name] = int(stdout.split()[-1])
+    with ThreadPoolExecutor() as pool:
+        of_all = pool.submit(_count_devices, everything)
+        assigned = _count_devices(os.environ)
+    for name, count in (("all", of_all.result()), ("assigned", assigned)):
+        counts["error" if isinstance(count, str) else name] = count
     if leaves_choice() and "assigned" in counts:
         del counts["assigned"]
         counts["assigned by"] = "job"
     return counts
 
 
-def _start_count(environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT],
-        env=dict(environment),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def _count_devices(environment: Mapping[str, str]) -> int | str:
+    """Count torch's devices in a process with these variables; return why not as text."""
+    words, limit = [sys.executable, "-c", SCRIPT], COUNT_SECONDS
+    try:
+        done = subprocess.run(
+            words, env=environment, capture_output=True, text=True, timeout=limit, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"torch did not start within {limit} s"
+    if done.returncode:
+        return last_line(done.stderr, "torch did not start")
+    return int(done.stdout.split()[-1])
 
 
 BLOCK = 2**20  # bytes that are read at each place
@@ -460,7 +430,6 @@ def _raise_error(error: OSError) -> None:
 
 NO_MODEL = "is not a regular file, or is in /dev, /proc or /sys"
 KERNELS = ("/dev", "/proc", "/sys")  # their files are made up, and reading one may change something
-SHARED_MEMORY = "/dev/shm"  # a model may be there
 
 
 def digest_file(file: Path) -> str:
@@ -468,30 +437,32 @@ def digest_file(file: Path) -> str:
 
     Raises OSError for what is no regular file.
     """
-    digest, opened = hashlib.sha256(), _open_model(file)
-    try:
+    digest = hashlib.sha256()
+    with _open_model(file) as opened:
         size = os.fstat(opened).st_size
         for place in (*range(0, size, STRIDE), max(0, size - BLOCK)):
             digest.update(os.pread(opened, BLOCK, place))
-    finally:
-        os.close(opened)
     return f"{size} {digest.hexdigest()[:16]}"
 
 
-def _open_model(file: Path) -> int:
-    """Open a regular file and return its handle.  Raises OSError for anything else, unopened."""
+@contextmanager
+def _open_model(file: Path) -> Iterator[int]:
+    """Open a regular file and yield its handle.  Raises OSError for anything else, unopened."""
     real = os.path.realpath(file)
-    if _is_model_file(real):
-        # It may have been exchanged meanwhile: a FIFO would wait for a writer.
-        opened = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-        if stat.S_ISREG(os.fstat(opened).st_mode):
-            return opened
+    if not _is_model_file(real):
+        raise OSError(f"{file.name} {NO_MODEL}")
+    # It may have been exchanged meanwhile: a FIFO would wait for a writer.
+    opened = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            raise OSError(f"{file.name} {NO_MODEL}")
+        yield opened
+    finally:
         os.close(opened)
-    raise OSError(f"{file.name} {NO_MODEL}")
 
 
 def _is_model_file(path: str) -> bool:
-    """Return whether a path without links may be read as a file of a model.
+    """Return whether a path without links, as in SHARED_MEMORY, may be read as a file of a model.
 
     Raises OSError if it does not exist.
     """
@@ -523,12 +494,9 @@ def read_changed_file(path: str) -> dict[str, dict[str, Any]]:
 
 
 def _write_changed(source: Path, target: Path) -> None:
-    opened = _open_model(source)
-    try:
+    with _open_model(source) as opened:
         block = bytearray(os.pread(opened, BLOCK, 0)) or bytearray(1)
         size = os.fstat(opened).st_size
-    finally:
-        os.close(opened)
     block[0] ^= 1
     target.write_bytes(block)
     os.truncate(target, max(size, 1))

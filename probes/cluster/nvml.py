@@ -64,8 +64,7 @@ def ask_in_time(question: Callable[[], dict[str, Any]], seconds: float) -> dict[
 
 def list_gpus() -> list[GpuEntry]:
     """List the GPUs of `read_gpus`; empty if NVML does not answer."""
-    gpus: list[GpuEntry] = ask_nvml(identify_gpus)["gpus"]
-    return gpus
+    return ask_nvml(identify_gpus)["gpus"]
 
 
 def gpus_in_use() -> dict[str, list[int]]:

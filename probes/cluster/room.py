@@ -9,7 +9,7 @@ import shlex
 import socket
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -265,30 +265,27 @@ def list_holders(
     actors: Iterable[Mapping[str, Any]],
     groups: Mapping[str, Mapping[str, Any]],
 ) -> list[HeldAccelerators]:
-    """List the holders on these nodes, by node and then by size."""
+    """List the holders on these nodes, each once, the largest first."""
     alive = [id for id in nodes if id in totals]
     held = {id: totals[id].get(resource, 0) - free.get(id, {}).get(resource, 0) for id in alive}
-    found: list[HeldAccelerators] = []
-    known: Counter[str] = Counter()
+    found = defaultdict[tuple[str, str], float](float)  # by node and words
     for group in groups.values():
-        if group["state"] == "REMOVED":
-            continue
-        for bundle, node in group["bundles_to_node_id"].items():
-            count = group["bundles"].get(bundle, {}).get(resource, 0)
-            if count and node in held:
-                known[node] += count
-                job = group["placement_group_id"][-8:]
-                found.append(HeldAccelerators(nodes[node], count, _group_words(group["name"], job)))
+        words = _group_words(group["name"], group["placement_group_id"][-8:])
+        places = group["bundles_to_node_id"] if group["state"] != "REMOVED" else {}
+        for bundle, node in places.items():
+            found[node, words] += group["bundles"].get(bundle, {}).get(resource, 0)
     for actor in actors:
-        count, node = actor["resources"].get(resource, 0), actor["node"]
-        in_group = any(IN_GROUP in name for name in actor["resources"])
-        if count and node in held and not in_group:
-            known[node] += count
-            found.append(HeldAccelerators(nodes[node], count, _actor_words(actor)))
+        if not any(IN_GROUP in name for name in actor["resources"]):
+            found[actor["node"], _actor_words(actor)] += actor["resources"].get(resource, 0)
     for node, count in held.items():
-        if (rest := round(count - known[node], 3)) > 0:
-            found.append(HeldAccelerators(nodes[node], rest, "a task"))
-    return _merged(found)
+        known = sum(part for (place, _), part in found.items() if place == node)
+        found[node, "a task"] = max(0, round(count - known, 3))
+    holders = [
+        HeldAccelerators(nodes[node], count, words)
+        for (node, words), count in found.items()
+        if count and node in held
+    ]
+    return sorted(holders, key=lambda one: (-one.count, one.node, one.what))
 
 
 def _group_words(name: str, job: str) -> str:
@@ -298,16 +295,6 @@ def _group_words(name: str, job: str) -> str:
 def _actor_words(actor: Mapping[str, Any]) -> str:
     name = f" (its name: {actor['name']})" if actor["name"] else ""
     return f"actor {actor['class']}{name} of job {actor['job']}, namespace {actor['namespace']}"
-
-
-def _merged(holders: Iterable[HeldAccelerators]) -> list[HeldAccelerators]:
-    """Merge those of a node that are described by the same words; the largest come first."""
-    counts: dict[tuple[str, str], float] = {}
-    for holder in holders:
-        key = holder.node, holder.what
-        counts[key] = counts.get(key, 0) + holder.count
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return [HeldAccelerators(node, count, what) for (node, what), count in ordered]
 
 
 def describe_holders(holders: Iterable[HeldAccelerators], resource: str) -> str:

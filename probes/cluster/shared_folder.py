@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from probes.cluster.node_facts import OWN_HOST
+from reports.groups import group_pairs
 
 # Longest time (s) that a file outlives its driver: three calls of up to 90 s each need it.
 FILE_SECONDS = 300
@@ -75,10 +75,7 @@ def find_folder_problem(cluster: Any, folder: Path) -> tuple[str, list[str]]:
 
 def _largest_view(seen: dict[str, set[str]], driver_view: set[str]) -> list[str]:
     """List the nodes that see the same as most; empty if two views tie."""
-    groups: dict[frozenset[str], list[str]] = defaultdict(list)
-    for id, view in seen.items():
-        if view:
-            groups[frozenset(view)].append(id)
+    groups = group_pairs((frozenset(view), id) for id, view in seen.items() if view)
     ranked = sorted((len(nodes), len(view & driver_view)) for view, nodes in groups.items())
     if not ranked or ranked[-1] in ranked[:-1]:
         return []

@@ -107,10 +107,7 @@ def count_threads(uid: str, proc: str = "/proc") -> int:
     """Count the threads of a user, for the kernel counts threads as processes."""
     count = 0
     for path in Path(proc).glob("[0-9]*/status"):
-        try:
-            status = parse_status(path.read_text())
-        except OSError:
-            continue  # it has ended
+        status = parse_status(read_text(path))  # of one that has ended: nothing
         if status.get("Uid", "").split()[:1] == [uid]:
             count += int(status.get("Threads", "1"))
     return count
@@ -183,11 +180,7 @@ def find_temporary_folder() -> str:
 def name_file_system(path: str, mounts: str) -> str:
     """Name the file system of a folder by kind and mount point: `tmpfs at /tmp`; "" if unknown."""
     real, name, longest = Path(os.path.realpath(path)), "", -1
-    try:
-        lines = Path(mounts).read_text().splitlines()
-    except OSError:
-        return ""
-    for line in lines:
+    for line in read_text(Path(mounts)).splitlines():
         before, _, after = line.partition(" - ")
         point = Path(before.split()[4].replace(r"\040", " "))
         deeper = len(point.parts) >= longest  # of two at one point, the later mount is seen

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.node_facts import rdma_ports
-from probes.cluster.system_facts import read_text
+from probes.cluster.system_facts import BOOT_ID, read_text
 from probes.cluster.variables import withhold_all
 from reports.redact import redact
 
@@ -222,7 +222,7 @@ def missing_files(variables: Mapping[str, str]) -> dict[str, list[str]]:
         parts = re.split(r"[\s:,]+", variables.get(name, ""))
         named[name] = [part for part in parts if "/" in part]
     missing = {
-        name: [redact_value(name, path) for path in paths if path and not _path_exists(path)]
+        name: [redact_value(name, path) for path in paths if path and not os.path.exists(path)]
         for name, paths in named.items()
     }
     return {name: paths for name, paths in missing.items() if paths}
@@ -251,7 +251,7 @@ def host_identity() -> dict[str, str]:
         network = os.readlink("/proc/self/ns/net")
     except OSError:
         network = ""
-    boot_id = read_text(Path("/proc/sys/kernel/random/boot_id"))
+    boot_id = read_text(Path(BOOT_ID))
     return {"name": platform.node(), "boot_id": boot_id, "network": network}
 
 
@@ -278,13 +278,6 @@ def _read_conf(path: str) -> tuple[str, str]:
 
 def _error_text(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-def _path_exists(path: str) -> bool:
-    try:
-        return os.path.exists(path)
-    except ValueError:  # a NUL byte
-        return False
 
 
 def _to_utf8(value: str) -> str:

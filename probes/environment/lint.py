@@ -81,9 +81,7 @@ def lint(nodes: NodeSettings, fabric: str | None) -> list[Flag]:
 def _node_contexts(nodes: NodeSettings, fabric: str | None) -> dict[str, NodeContext]:
     values = {node: _effective_values(facts) for node, facts in nodes.items()}
     machines = {node: _machine_id(node, facts) for node, facts in nodes.items()}
-    machines_by_id = defaultdict(set)  # NCCL_HOSTID -> machines
-    for node in nodes:
-        machines_by_id[_hostid(values[node])].add(machines[node])
+    machines_by_id = group_pairs((_hostid(values[node]), machines[node]) for node in nodes)
     return {
         node: NodeContext(
             **{key: tuple(facts.get(key, ())) for key in LISTED},
@@ -92,7 +90,7 @@ def _node_contexts(nodes: NodeSettings, fabric: str | None) -> dict[str, NodeCon
             variables=values[node],
             fabric=fabric,
             machine_count=len(set(machines.values())),
-            hostid_shared=len(machines_by_id[_hostid(values[node])]) > 1,
+            hostid_shared=len({*machines_by_id[_hostid(values[node])]}) > 1,
         )
         for node, facts in nodes.items()
     }
@@ -298,10 +296,10 @@ def _shorten_line(text: str) -> str:
 
 def _merge_flags(flags: list[Flag]) -> list[Flag]:
     """Merge flags with the same text into one with all their nodes."""
-    merged: dict[tuple[str, ...], Flag] = {}
-    nodes: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
-    for flag in flags:
-        key = (flag.code, flag.severity, flag.variable, flag.value, flag.where, flag.why)
-        merged.setdefault(key, flag)
-        nodes[key].update(dict.fromkeys(flag.nodes))
-    return [replace(flag, nodes=list(nodes[key])) for key, flag in merged.items()]
+    same = group_pairs(
+        ((f.code, f.severity, f.variable, f.value, f.where, f.why), f) for f in flags
+    )
+    return [
+        replace(of[0], nodes=list(dict.fromkeys(node for flag in of for node in flag.nodes)))
+        for of in same.values()
+    ]

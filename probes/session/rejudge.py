@@ -39,11 +39,13 @@ class NewJudge:
 
     def replace(self, kind: str, probe: str, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data of an event under this contract; other kinds of events stay unchanged."""
+        if kind == "run_finished":
+            self.finished = data.get("state") == "finished"
+        elif kind == "probe_started":
+            self.probes[probe] = data["criterion"]
         replacements = {
             "run_started": self._start_run,
             "run_owes": self._owe,
-            "run_finished": self._finish_run,
-            "probe_started": self._start_probe,
             "measurement": self._judge_measurement,
             "control": self._judge_control,
         }
@@ -62,10 +64,6 @@ class NewJudge:
         facts = self.contract.facts(alone).model_dump(mode="json")
         return {**data, "schema_version": SCHEMA, "id": self.run_id, "contract": facts}
 
-    def _finish_run(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
-        self.finished = data.get("state") == "finished"
-        return data
-
     def _owe(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
         """Compute what the new contract's tier must record: the run may have covered less."""
         tier, cluster = self.start["tier"], self.start.get("cluster", {})
@@ -76,10 +74,6 @@ class NewJudge:
         terms, ordered = self.contract.cluster, self.old.get("nodes")
         fill_in = terms.nodes is None and ordered
         return terms.model_copy(update={"nodes": ordered}) if fill_in else terms
-
-    def _start_probe(self, probe: str, data: dict[str, Any]) -> dict[str, Any]:
-        self.probes[probe] = data["criterion"]
-        return data
 
     def _judge_measurement(self, probe: str, data: dict[str, Any]) -> dict[str, Any]:
         criterion, name = self.probes[probe], data["name"]

@@ -245,6 +245,9 @@ class RunSession:
         if self.cluster is None:
             return {"name": self.name, "note": self.join_error}
         self.initial_nodes = {node["id"]: node["name"] for node in self.cluster.nodes}
+        compute = "not extended: steps have their real speed"
+        if pace := self.terms.pace_seconds:
+            compute = f"extended to {pace} s in each step, as of an accelerator (emulated)"
         return {
             "name": self.name,
             "kind": self.cluster.kind,
@@ -253,15 +256,9 @@ class RunSession:
             "ranks": self.cluster.size,
             "resource": self.cluster.resource,
             "on_gpu": self.cluster.on_gpu,
-            "compute": self._describe_compute(),
+            "compute": compute,
             "terms": self.terms.model_dump(exclude_none=True),
         }
-
-    def _describe_compute(self) -> str:
-        pace = self.terms.pace_seconds
-        if pace:
-            return f"extended to {pace} s in each step, as of an accelerator (emulated)"
-        return "not extended: steps have their real speed"
 
     def header(self) -> list[str]:
         """Return the header lines: cluster, contract, run."""

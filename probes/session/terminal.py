@@ -111,8 +111,7 @@ class SuiteReporter(Reporter):
 
     def getreports(self, name: str) -> list[Any]:
         """List the reports of a kind that no verdict covers: those are shown in full."""
-        reports: list[Any] = super().getreports(name)
-        return [one for one in reports if is_sound(one)]
+        return [one for one in super().getreports(name) if is_sound(one)]
 
     def short_test_summary(self) -> None:
         """Repeat no failure: the table has each."""

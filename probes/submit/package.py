@@ -19,7 +19,7 @@ from probes.submit.follow import MAX_PACKAGE, SubmitError
 from reports.version import PACKAGES, SOURCES, find_commit
 
 EVENTS, RECORD = "events.jsonl", "record.json"  # each run folder has them
-ACCEPTED, UNPROVEN = 0, 20  # exit codes of runs that may be a baseline
+ACCEPTED, UNPROVEN = 0, 20  # exit codes: of runs that may be a baseline, too
 MAX_CLUSTERS = 4  # of which runs of a folder go along
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.submit.follow import SubmitError
-from probes.submit.package import RECORD, parse_toml, recorded_code
+from probes.submit.package import ACCEPTED, RECORD, parse_toml, recorded_code
 from probes.submit.recount import Recount, table
 from reports.run_folder import event_log
 from reports.run_folder.event_log import CONTRACT, SUMS, EventReader, UnreadableRun
@@ -25,7 +25,6 @@ NEEDED = (SUMS, RECORD, "metrics.prom")
 FACTS = ("run_started", "run_owes", "run_finished")  # events that are compared
 CLOCKS_S = 3600.0  # by which the head's clock may be ahead of this machine's
 CONTRACTS = SOURCES / "probes" / "contract" / "contracts"  # the shipped ones
-ACCEPTED = 0
 AGREED = "if a rehearsal was agreed, give the --contract of the rehearsal, or --rehearsal"
 MAX_SHOWN = 5  # differences that are printed
 

@@ -34,7 +34,7 @@ BUDGET = {
     # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
     # measures and criteria.  The help has sections.
     # submit says which job is lost, and what a lost head means.
-    "probes/cli": 2092,  # what a template orders, which answers lack, what `again` changed
+    "probes/cli": 2040,  # what a template orders, which answers lack, what `again` changed
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -44,11 +44,11 @@ BUDGET = {
     # in bounded memory.
     # MPS has a server on each GPU.
     # AMD's GPUs are refused.
-    "probes/cluster": 3479,  # who tries whom; ranks are kept; what joins no group
+    "probes/cluster": 3353,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
     # The limit of all-to-all by nodes; what a contract lacks, for three commands.
     "probes/contract": 1565,  # kinds of nodes; a key names its parts; limits by size; one node
-    "probes/environment": 826,  # boards without NVLink
+    "probes/environment": 818,  # boards without NVLink
     # NVLink by domain; ports on which RDMA alone passes.
     "probes/fabric": 3681,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
     "probes/faults": 340,
@@ -68,9 +68,9 @@ BUDGET = {
     # Usual times of probes; os._exit ends a run as a signal does; a signal waits for the first
     # event's end.
     # A run says what its contract lacks.
-    "probes/session": 1613,  # a probe that failed is written in its criterion's words
+    "probes/session": 1583,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
-    "probes/submit": 1142,
+    "probes/submit": 1129,
     "reference_trainer": 3790,  # a group that is kept for the next call; who hears of a kill
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.

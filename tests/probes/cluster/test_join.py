@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from probes.cluster import cluster
-from probes.cluster.address import ClusterUnreachable, TokenProblem
+from probes.cluster.address import ClusterUnreachable
 from probes.cluster.cluster import PATIENCE, Cluster, VersionMismatch
 
 pytestmark = pytest.mark.alone
@@ -48,7 +48,7 @@ def test_a_cluster_that_does_not_answer(error: Exception, monkeypatch: pytest.Mo
 
 def test_a_token_that_is_missing_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(address: str) -> None:
-        raise TokenProblem(f"the cluster at {address} asks for a token")
+        raise ClusterUnreachable(f"the cluster at {address} asks for a token")
 
     monkeypatch.setattr(cluster, "CleanupProcess", lambda: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(cluster, "follow_auth_mode", refuse)

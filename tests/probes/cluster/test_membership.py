@@ -61,7 +61,6 @@ def test_all_nodes_of_a_cluster_without_gpus_take_part(joined: Any) -> None:
 def test_facts_are_read_of_the_members_alone(joined: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fabric is derived from them: a node without ports that takes no part says nothing."""
     cluster = joined(8, 0, 8)
-    cluster._facts = None
     monkeypatch.setattr(
         cluster,
         "on_each_node",

@@ -12,7 +12,7 @@ import pytest
 
 from probes.cluster import address as auth_mode
 from probes.cluster import endpoints
-from probes.cluster.address import TokenProblem, follow_auth_mode
+from probes.cluster.address import ClusterUnreachable, follow_auth_mode
 from probes.cluster.endpoints import CLIENT, GCS
 from tests.support.endpoints import grpc_endpoint
 
@@ -69,7 +69,7 @@ def test_one_sentence_says_what_is_missing(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with grpc_endpoint(RIGHT) as address, pytest.raises(TokenProblem) as caught:
+    with grpc_endpoint(RIGHT) as address, pytest.raises(ClusterUnreachable) as caught:
         follow_auth_mode(address)
     assert says in str(caught.value)
     assert f"the cluster at {address}" in str(caught.value)
@@ -82,7 +82,8 @@ def test_one_sentence_says_what_is_missing(
 def test_a_wrong_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("wrong")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "mine"))
-    with grpc_endpoint(RIGHT) as address, pytest.raises(TokenProblem, match=str(tmp_path / "mine")):
+    refused = pytest.raises(ClusterUnreachable, match=str(tmp_path / "mine"))
+    with grpc_endpoint(RIGHT) as address, refused:
         follow_auth_mode(address)
 
 
@@ -110,7 +111,8 @@ def test_a_port_at_which_no_ray_answers_is_said(kind: str, scheme: str) -> None:
             # Its end is waited for: else it takes connections of the next socket with this number.
             stack.callback(other.join, 10)
             stack.callback(server.shutdown, socket.SHUT_RDWR)
-        with pytest.raises(TokenProblem, match=f"no Ray answers at {scheme}{address} ") as raised:
+        said = f"no Ray answers at {scheme}{address} "
+        with pytest.raises(ClusterUnreachable, match=said) as raised:
             follow_auth_mode(f"{scheme}{address}")
         assert "\n" not in str(raised.value)
 
@@ -128,7 +130,7 @@ def test_a_driver_that_insists_on_tokens_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with (
         grpc_endpoint() as address,
-        pytest.raises(TokenProblem, match=r"requires no token: set RAY_AUTH_MODE=disabled"),
+        pytest.raises(ClusterUnreachable, match=r"requires no token: set RAY_AUTH_MODE=disabled"),
     ):
         follow_auth_mode(address)
 
