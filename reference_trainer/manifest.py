@@ -43,14 +43,14 @@ def describe_file(path: Path) -> dict[str, Any]:
         return {"size": file.tell(), "sha256": digest.hexdigest()}
 
 
-def write(folder: Path, *, schema: int = SCHEMA, **content: Any) -> None:
+def write(folder: Path, **content: Any) -> None:
     """Write and fsync a folder's manifest with its seal (its own sha256).
 
     That of a checkpoint has its step, world (size), files (name -> describe_file(path)), identity,
     which must be the same in a run that resumes, and settings, which may differ. Raises
     FileExistsError when the folder has a manifest already.
     """
-    content = {"schema": schema, **content}
+    content = {"schema": SCHEMA, **content}
     text = json.dumps({**content, "seal": content_sha256(content)}, indent=1)
     with (folder / NAME).open("x", encoding="ascii") as file:
         file.write(text)

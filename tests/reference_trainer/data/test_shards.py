@@ -59,7 +59,7 @@ def test_every_document_is_on_exactly_one_node(documents, nodes, lanes_each):
     with TemporaryDirectory() as folder:
         source = write(Path(folder) / "corpus", documents)
         if len(documents) < lanes:
-            with pytest.raises(DataError, match="documents. Expected: "):
+            with pytest.raises(DataError, match=r"documents\. Expected: "):
                 shards_of(source, Path(folder), nodes, lanes)
             return
         shards = shards_of(source, Path(folder), nodes, lanes)
