@@ -48,15 +48,6 @@ class FaultInjector(Protocol):
     sent: float = 0.0
     error: str = ""
 
-    def arm(self, target: Any) -> None:
-        """Aim the fault at `target`: a gang or a process."""
-
-    def wait(self) -> None:
-        """Wait for the moment of the fault and inject it; do nothing if the victim ends before."""
-
-    def close(self) -> None:
-        """Stop waiting and clean up."""
-
     def describe_target(self, node_names: dict[str, str]) -> str:
         """Describe the victim in words; `node_names` maps Ray node ids to names."""
 
