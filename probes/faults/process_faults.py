@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from probes.cluster.ask import TASK_SECONDS, on_node
+from probes.cluster.ask import ask_nodes, on_node
 from probes.cluster.cluster import Cluster
 from reference_trainer.late import ray
 from reference_trainer.launch.gang import Gang
@@ -288,9 +288,8 @@ def find_orphans(
     answers = list(cluster.on_each_node(kill_running, keys, seconds).values())
     # Spare raylets run on the head node, which may not be among the participating nodes.
     if cluster.head_node_id not in {node["id"] for node in cluster.nodes}:
-        call = on_node(kill_running, cluster.head_node_id, max_retries=0).remote(keys, seconds)
-        with suppress(ray.exceptions.RayError):  # then its host counts as not asked
-            answers.append(ray.get(call, timeout=TASK_SECONDS))
+        asked = ask_nodes(kill_running, {cluster.head_node_id: (keys, seconds)})
+        answers += asked.values.values()  # without one, its host counts as not asked
     orphans = sorted({key for _, running in answers for key in running})
     hosts = {host for host, _ in answers}
     return {key: processes[key] for key in orphans}, sorted({key[0] for key in processes} - hosts)

@@ -264,7 +264,7 @@ class LintRule:
 
     pattern: str
     found: str
-    why: str
+    why: str = "an ordinary user has no right to do this"
 
 
 @dataclass(frozen=True)
@@ -277,18 +277,14 @@ class GuideFault:
     why: str
 
 
-NO_RIGHT = "an ordinary user has no right to do this"
 BYTE = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"  # of an address
 RULES = (
-    LintRule(BEGIN + r"(?P<it>sudo|su|doas|pkexec)\b", "runs a command as root", NO_RIGHT),
+    LintRule(BEGIN + r"(?P<it>sudo|su|doas|pkexec)\b", "runs a command as root"),
     LintRule(
         BEGIN + rf"(?P<it>(?:/usr)?(?:/s?bin/)?(?:{ROOTS_COMMANDS})|sysctl\s+-w)(?=\s)",
         "changes the system",
-        NO_RIGHT,
     ),
-    LintRule(
-        r"(?P<it>>{1,2}\s*/(?:etc|usr|opt|var|boot|lib)/\S*)", "writes to a system folder", NO_RIGHT
-    ),
+    LintRule(r"(?P<it>>{1,2}\s*/(?:etc|usr|opt|var|boot|lib)/\S*)", "writes to a system folder"),
     LintRule(
         BEGIN + r"(?P<it>ssh|scp|sftp|pdsh|clush|pssh|parallel-ssh)(?=\s)",
         "logs in to another machine",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from probes.check.declarations import exactly
 from probes.check.judging import judge_or_explain
@@ -67,19 +68,10 @@ def judge_ranks(path: GuidedCluster, said: Transcript, measure: Recorder) -> Ann
 
 
 def judge_job(
-    path: GuidedCluster,
-    said: Transcript,
-    measure: Recorder,
-    *,
-    on: str = "cluster",
-    size: int | None = None,
-    more: Mapping[str, str] | None = None,
+    path: GuidedCluster, said: Transcript, measure: Recorder, *, on: str = "cluster", **what: Any
 ) -> AnnouncedJob:
-    """Judge the ranks and the exit code of a job of `size` ranks, or of the complete cluster.
-
-    `more` are variables that each rank must have in addition to the guide's.
-    """
-    job = read_job(path, said, size=size, more=more)
+    """Judge the ranks and the exit code of a job; `what` is known of it, as in `read_job`."""
+    job = read_job(path, said, **what)
     wrong, ranks = wrong_ranks(job), len(job.rows)
     measure(check.WRONG_RANKS, len(wrong) if ranks else None, on=on, samples=ranks, note=NO_RANK)
     measure(check.EXIT_CODE, said.exit_code, on=on)
@@ -104,7 +96,11 @@ def read_job(
     size: int | None = None,
     more: Mapping[str, str] | None = None,
 ) -> AnnouncedJob:
-    """Read the ranks that the job announced, and the nodes of the cluster under test."""
+    """Read the ranks that the job announced, and the nodes of the cluster under test.
+
+    The job has `size` ranks, or those of the complete cluster.  `more` are variables that each rank
+    must have in addition to the guide's.
+    """
     cluster, ended = path.cluster, said.exit_code == 0
     nodes = identify_nodes(cluster.known_nodes(), cluster.facts)
     by_host = {each.name: id for id, each in nodes.items()}
