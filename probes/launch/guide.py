@@ -267,16 +267,6 @@ class LintRule:
     why: str = "an ordinary user has no right to do this"
 
 
-@dataclass(frozen=True)
-class GuideFault:
-    """A line of the guide that breaks a rule."""
-
-    line: int
-    text: str
-    found: str
-    why: str
-
-
 BYTE = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"  # of an address
 RULES = (
     LintRule(BEGIN + r"(?P<it>sudo|su|doas|pkexec)\b", "runs a command as root"),
@@ -303,11 +293,16 @@ RULES = (
 )
 
 
-def lint_guide(commands: Iterable[Command], hosts: Sequence[str] = ()) -> list[GuideFault]:
-    """Find the faults of each line, in order; `hosts` are the names of the cluster's nodes."""
+def lint_guide(
+    commands: Iterable[Command], hosts: Sequence[str] = ()
+) -> list[tuple[Command, str, str]]:
+    """Find the faults of each line, in order; `hosts` are the names of the cluster's nodes.
+
+    A fault is a line, what it does, and why it should not.
+    """
     rules = [*RULES, *_host_rule(hosts)]
     return [
-        GuideFault(command.line, command.text.strip(), f"{rule.found} ({match['it']})", rule.why)
+        (command, f"{rule.found} ({match['it']})", rule.why)
         for command in commands
         if not command.text.lstrip().startswith("#")
         for rule in rules

@@ -32,13 +32,14 @@ MAX_COMMAND = 2000  # characters of a command in a sentence
 def judge_guide(guide: Guide, hosts: Sequence[str], measure: Recorder) -> None:
     """Judge the guide's lines."""
     faults = lint_guide(guide.commands, hosts)
-    measure(check.GUIDE_FAULTS, len({fault.line for fault in faults}), samples=len(guide.commands))
-    for fault in faults:
+    lines = {command.line for command, *_ in faults}
+    measure(check.GUIDE_FAULTS, len(lines), samples=len(guide.commands))
+    for command, found, why in faults:
         statement = (
-            f"line {fault.line} of the guide {fault.found}: `{fault.text[:200]}`. Expected: "
-            f"commands that work for any user, on any cluster ({fault.why})."
+            f"line {command.line} of the guide {found}: `{command.text.strip()[:200]}`. Expected: "
+            f"commands that work for any user, on any cluster ({why})."
         )
-        measure.explain(finding("LAUNCH-GUIDE", statement, [f"line {fault.line}"]))
+        measure.explain(finding("LAUNCH-GUIDE", statement, [f"line {command.line}"]))
 
 
 def judge_user(said: Transcript, why_same: str, measure: Recorder) -> None:
@@ -133,8 +134,8 @@ def judge_training(job: AnnouncedJob, said: Transcript, measure: Recorder) -> No
     trained = TrainedJob(rows, training.logged_losses(said.text))
     ended = job.ended and bool(trained.rows)
     hosts = {row["RANK"]: job.host_of(row, "") for row in trained.rows}
-    for name, (find, code) in CHECKS.items():
-        wrong = find(trained) if ended else []
+    for name, (words, code) in CHECKS.items():
+        wrong = training.find_odd_ranks(trained, words) if ended else []
         count = len({rank for each in wrong for rank in each.ranks})
         measure(name, count if ended else None, samples=len(trained.rows), note=NOT_ENDED)
         _explain(wrong, code, hosts, measure)
@@ -147,8 +148,8 @@ def judge_training(job: AnnouncedJob, said: Transcript, measure: Recorder) -> No
 
 
 CHECKS = {
-    check.RANKS_WITH_OTHER_WEIGHTS: (training.wrong_weights, "LAUNCH-WEIGHTS"),
-    check.RANKS_WITH_OTHER_VALIDATION: (training.wrong_validation, "LAUNCH-DATA"),
+    check.RANKS_WITH_OTHER_WEIGHTS: (training.WEIGHTS, "LAUNCH-WEIGHTS"),
+    check.RANKS_WITH_OTHER_VALIDATION: (training.VALIDATION, "LAUNCH-DATA"),
 }
 
 

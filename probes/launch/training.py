@@ -113,17 +113,14 @@ class Wrong:
     text: str
 
 
-def wrong_weights(job: TrainedJob) -> list[Wrong]:
-    """Find the ranks whose weights are not those of most, before the first step or at the end."""
-    return [
-        *_odd_ranks(job, "start", "weights before the first step"),
-        *_odd_ranks(job, "end", "weights after the last step"),
-    ]
+# What a rank says of its weights and data, in words.
+WEIGHTS = {"start": "weights before the first step", "end": "weights after the last step"}
+VALIDATION = {"validation": "validation data"}
 
 
-def wrong_validation(job: TrainedJob) -> list[Wrong]:
-    """Find the ranks that validate on other data than most."""
-    return _odd_ranks(job, "validation", "validation data")
+def find_odd_ranks(job: TrainedJob, words: Mapping[str, str]) -> list[Wrong]:
+    """Find the ranks that say others than most of one of these."""
+    return [wrong for name, what in words.items() for wrong in _odd_ranks(job, name, what)]
 
 
 def _odd_ranks(job: TrainedJob, name: str, what: str) -> list[Wrong]:

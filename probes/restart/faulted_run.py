@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from probes.cluster.cluster import ROOT, Cluster
 from probes.cluster.gpus import COMMAND_END_SECONDS
 from probes.cluster.kept_gang import GANG_NAME
 from probes.faults import process_faults
-from probes.faults.process_faults import Fault, FaultInjector, ProcessFault
+from probes.faults.process_faults import Fault, FaultInjector, ProcessFault, start_driver
 from reference_trainer.config import TrainConfig, cli_options
 from reference_trainer.launch.gang import Gang, GangError, GangPending
 from reference_trainer.launch.launchers import train_rank
@@ -368,21 +367,9 @@ class LauncherProcess:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         options = ["--workers", str(cluster.size), "--name", GANG_NAME, *cli_options(config)]
         with self.log_path.open("w") as log:
-            self.child = subprocess.Popen(
-                [sys.executable, "-m", "reference_trainer", "launch", *options],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd=ROOT,
-                env={
-                    **os.environ,
-                    "RAY_ADDRESS": cluster.address,
-                    # Otherwise Ray waits 30 s for a killed ray:// client to reconnect.
-                    "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "0",
-                },
-            )
-        self.cleanup.register("process", str(self.child.pid))
+            command = [sys.executable, "-m", "reference_trainer", "launch", *options]
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            self.child = start_driver(cluster, command, cwd=ROOT, **streams)
 
     def __enter__(self) -> LauncherProcess:
         return self

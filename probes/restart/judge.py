@@ -16,7 +16,12 @@ from probes.check.judging import judge_or_explain
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.kept_gang import GANG_NAME
-from probes.faults.process_faults import ProcessKey, describe_orphans, find_orphans, rank_processes
+from probes.faults.process_faults import (
+    RankProcesses,
+    describe_orphans,
+    find_orphans,
+    rank_processes,
+)
 from probes.findings import MAX_NAMES, finding, join_names
 from probes.restart import criterion as check
 from probes.restart import faulted_run
@@ -237,10 +242,7 @@ def find_leaks(
 
 
 def judge_orphans(
-    running: dict[ProcessKey, int],
-    unasked: list[str],
-    known: dict[ProcessKey, int],
-    measure: Recorder,
+    running: RankProcesses, unasked: list[str], known: RankProcesses, measure: Recorder
 ) -> None:
     """Judge that no rank of `known` still runs.  `unasked` lists hosts that did not answer."""
     if running:
