@@ -52,15 +52,15 @@ BUDGET = {
     # NVLink by domain; ports on which RDMA alone passes.
     "probes/fabric": 3681,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
     "probes/faults": 340,
-    "probes/gang": 2134,  # strategies on one ordered node
+    "probes/gang": 2090,  # strategies on one ordered node
     "probes/hosts": 5190,  # which Xids follow a kill
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
-    "probes/launch": 2500,  # both self-tests run at once
+    "probes/launch": 2430,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
     "probes/nccl": 2362,  # forms of lines, phrases and texts are tables
-    "probes/restart": 1657,  # copies of checkpoints are links
+    "probes/restart": 1605,  # copies of checkpoints are links
     "probes/scaling": 970,  # where it cannot be proven, only its data
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
@@ -71,7 +71,7 @@ BUDGET = {
     "probes/session": 1613,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1142,
-    "reference_trainer": 3790,  # a group that is kept for the next call; who hears of a kill
+    "reference_trainer": 3720,  # a group that is kept for the next call; who hears of a kill
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
     # A shared copy has no names of jobs and people.  Events have a time that is never set.
