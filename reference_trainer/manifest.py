@@ -43,36 +43,14 @@ def describe_file(path: Path) -> dict[str, Any]:
         return {"size": file.tell(), "sha256": digest.hexdigest()}
 
 
-def write(
-    folder: Path,
-    *,
-    step: int,
-    world_size: int,
-    identity: dict[str, Any],
-    files: dict[str, Any],
-    settings: dict[str, Any] | None = None,
-) -> None:
-    """Write and fsync the manifest of a checkpoint folder; `files` is name -> describe_file(path).
-
-    `identity` must be the same in a run that resumes; `settings` may differ.
-    """
-    content = {
-        "schema": SCHEMA,
-        "step": step,
-        "world": world_size,
-        "identity": identity,
-        "config_sha256": content_sha256(identity),
-        "settings": settings or {},
-        "files": files,
-    }
-    write_content(folder, content)
-
-
-def write_content(folder: Path, content: dict[str, Any]) -> None:
+def write(folder: Path, **content: Any) -> None:
     """Write and fsync a folder's manifest with its seal (its own sha256).
 
-    Raises FileExistsError when the folder has a manifest already.
+    That of a checkpoint has its step, world (size), files (name -> describe_file(path)), identity,
+    which must be the same in a run that resumes, and settings, which may differ. Raises
+    FileExistsError when the folder has a manifest already.
     """
+    content = {"schema": SCHEMA, **content}
     text = json.dumps({**content, "seal": content_sha256(content)}, indent=1)
     with (folder / NAME).open("x", encoding="ascii") as file:
         file.write(text)

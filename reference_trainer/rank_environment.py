@@ -177,21 +177,21 @@ def log_length() -> int:
     return os.fstat(log).st_size if log is not None else 0
 
 
+def _logged(since: int) -> bytes:
+    """Return what NCCL logged after byte `since`; nothing where it has no log of ours."""
+    log = open_log()
+    return b"" if log is None else os.pread(log, os.fstat(log).st_size - since, since)
+
+
 def show_warnings(since: int) -> None:
     """Print the warnings that NCCL logged after byte `since`: those of a run that has failed."""
-    if (log := open_log()) is None:
-        return
-    text = os.pread(log, os.fstat(log).st_size - since, since)
-    for line in WARNING.findall(text):
+    for line in WARNING.findall(_logged(since)):
         print(line.decode("utf-8", "replace"), file=sys.stderr, flush=True)
 
 
 def read_rings(since: int) -> list[str] | None:
     """Read the rings through this rank that NCCL logged after byte `since`; None if none."""
-    if (log := open_log()) is None:
-        return None
-    text = os.pread(log, os.fstat(log).st_size - since, since)
-    rings = sorted({tuple(map(int, found)) for found in RING.findall(text)})
+    rings = sorted({tuple(map(int, found)) for found in RING.findall(_logged(since))})
     return [f"{channel}: {a} -> {b} -> {c}" for channel, a, b, c in rings] or None
 
 

@@ -96,7 +96,7 @@ def judge_or_explain(
     measure: Recorder,
     name: str,
     value: Value,
-    cause: Finding,
+    cause: Finding | Iterable[Finding],
     failed: bool | None = None,
     **more: Any,
 ) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from probes.cluster.ask import TASK_SECONDS, on_node
+from probes.cluster.ask import ask_nodes, on_node
 from probes.cluster.cluster import Cluster
 from reference_trainer.late import ray
 from reference_trainer.launch.gang import Gang
@@ -48,17 +49,21 @@ class FaultInjector(Protocol):
     sent: float = 0.0
     error: str = ""
 
-    def arm(self, target: Any) -> None:
-        """Aim the fault at `target`: a gang or a process."""
-
-    def wait(self) -> None:
-        """Wait for the moment of the fault and inject it; do nothing if the victim ends before."""
-
-    def close(self) -> None:
-        """Stop waiting and clean up."""
-
     def describe_target(self, node_names: dict[str, str]) -> str:
         """Describe the victim in words; `node_names` maps Ray node ids to names."""
+
+
+def start_driver(cluster: Cluster, command: list[str], **options: Any) -> subprocess.Popen[str]:
+    """Start a process that is a driver of the cluster; `cluster.cleanup` ends it if we die.
+
+    `options` are those of subprocess.Popen.
+    """
+    # Otherwise, over ray://, the server waits 30 s for a killed client to reconnect.
+    own = {"RAY_ADDRESS": cluster.address, "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "0"}
+    env = {**os.environ, **own}
+    child = subprocess.Popen(command, env=env, start_new_session=True, text=True, **options)
+    cluster.cleanup.register("process", str(child.pid))
+    return child
 
 
 POLL_SECONDS = 0.02  # between two reads of a journal
@@ -248,15 +253,16 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 ProcessKey = tuple[str, int, int]  # host, process id, start time in clock ticks since boot
+RankProcesses = dict[ProcessKey, int]  # the rank of each
 EXIT_SECONDS = 10  # a rank needs about 2 s to notice that its raylet is gone
 
 
-def rank_processes(folder: Path | None, attempts: Iterable[Attempt] = ()) -> dict[ProcessKey, int]:
+def rank_processes(folder: Path | None, attempts: Iterable[Attempt] = ()) -> RankProcesses:
     """Map the process of each rank in `attempts`, and in the journals below `folder`, to its rank.
 
     A process without a start time (no /proc) is left out, because a later process may have its pid.
     """
-    processes: dict[ProcessKey, int] = {}
+    processes: RankProcesses = {}
     for attempt in attempts:
         for rank, place in enumerate(attempt.places):
             if place.born is not None:
@@ -287,8 +293,8 @@ def kill_running(keys: list[ProcessKey], seconds: float) -> tuple[str, list[Proc
 
 
 def find_orphans(
-    cluster: Cluster, processes: dict[ProcessKey, int], seconds: float = EXIT_SECONDS
-) -> tuple[dict[ProcessKey, int], list[str]]:
+    cluster: Cluster, processes: RankProcesses, seconds: float = EXIT_SECONDS
+) -> tuple[RankProcesses, list[str]]:
     """Find the known processes that still run after `seconds` more seconds, and kill them.
 
     Returns ({process: rank}, hosts that could not be asked).
@@ -297,15 +303,14 @@ def find_orphans(
     answers = list(cluster.on_each_node(kill_running, keys, seconds).values())
     # Spare raylets run on the head node, which may not be among the participating nodes.
     if cluster.head_node_id not in {node["id"] for node in cluster.nodes}:
-        call = on_node(kill_running, cluster.head_node_id, max_retries=0).remote(keys, seconds)
-        with suppress(ray.exceptions.RayError):  # then its host counts as not asked
-            answers.append(ray.get(call, timeout=TASK_SECONDS))
+        asked = ask_nodes(kill_running, {cluster.head_node_id: (keys, seconds)})
+        answers += asked.values.values()  # without one, its host counts as not asked
     orphans = sorted({key for _, running in answers for key in running})
     hosts = {host for host, _ in answers}
     return {key: processes[key] for key in orphans}, sorted({key[0] for key in processes} - hosts)
 
 
-def describe_orphans(running: dict[ProcessKey, int]) -> str:
+def describe_orphans(running: RankProcesses) -> str:
     """Format processes as `rank 1 on node1, process 4711; ...`."""
     rows = [(rank, host, pid) for (host, pid, _), rank in running.items()]
     return "; ".join(f"rank {rank} on {host}, process {pid}" for rank, host, pid in rows)

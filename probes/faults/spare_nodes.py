@@ -97,15 +97,10 @@ class SpareNodeHost:
             address = ray.get_runtime_context().gcs_address
         ip = ray.util.get_node_ip_address()
         _, session = read_session()
-        arguments = [address, ip, str(count), resource, session]
-        child = subprocess.Popen(
-            [sys.executable, str(Path(__file__).resolve()), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        script = str(Path(__file__).resolve())
+        command = [sys.executable, script, address, ip, str(count), resource, session]
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        child = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
         self._children.append(child)
         assert child.stdout is not None
         line = child.stdout.readline()

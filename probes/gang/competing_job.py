@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.cluster import Cluster
+from probes.faults.process_faults import start_driver
 from reports.sanitize import last_line
 
 ANSWER_SECONDS = 60  # for a command: longer than any wait inside a driver
@@ -33,17 +34,9 @@ class CompetingJob:
         self.name, self.id, self._cleanup = name, "", cluster.cleanup
         self._note_kill = cluster.note_kill
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  (`end` closes it)
-        self._child = subprocess.Popen(
-            [sys.executable, str(SCRIPT), cluster.address, cluster.resource],
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            start_new_session=True,
-            # Otherwise, over ray://, the server waits 30 s for a killed client to reconnect.
-            env={**os.environ, "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "0"},
-        )
-        self._cleanup.register("process", str(self._child.pid))
+        command = [sys.executable, str(SCRIPT), cluster.address, cluster.resource]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._stderr}
+        self._child = start_driver(cluster, command, **pipes)
 
     def wait_ready(self) -> str:
         """Wait until the driver has joined the cluster; return the Ray job id."""

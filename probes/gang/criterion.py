@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # fmt: off
 # isort: off
+from functools import partial
+
 from probes.check.declarations import (
     ALL_GPUS, ON_GPU, ONE_NODE, SPARE_RAYLETS, Check, ControlRow, CriterionRow, OnOneNode, Probe,
     default_check, fixed_check, none_of, ordered,
@@ -129,20 +131,20 @@ ONE_BUNDLE_EARLY_ON_ONE_NODE = ControlRow(
 )
 NODE_NOT_LOST = ControlRow("node not lost", LOSSES_NOT_DETECTED)
 
+competing = partial(Probe, disturbs=COMPETING)
+
 PROBES = (
-    Probe(
+    competing(
         "test_gang.py::test_two_gangs_compete_and_one_waits_whole",
         tier="quick", usual_s=18,
         checks=(*STEADY, PLACED_CONCURRENTLY, ACTORS_NOT_RUNNING, NEVER_PLACED, PLACEMENT_DELAY),
         controls=(NAIVE_ACTORS, TWO_THAT_FIT, LATE_RELEASE, GPU_USED_BEHIND_RAYS_BACK),
-        disturbs=COMPETING,
     ),
-    Probe(
+    competing(
         "test_gang.py::test_a_cancelled_gang_leaves_no_trace",
         tier="quick", usual_s=3,
         checks=(*STEADY, NOT_REMOVED, LOST_WHILE_RUNNING),
         controls=(CANCELLED_IN_WORDS_ONLY, GANG_GIVEN_BACK),
-        disturbs=COMPETING,
     ),
     Probe(
         "test_gang.py::test_a_dead_driver_gives_its_gang_back",
@@ -151,33 +153,29 @@ PROBES = (
         controls=(DRIVER_STOPPED_NOT_KILLED,),
         disturbs=(*COMPETING, "kills the Ray driver processes of its own test jobs"),
     ),
-    Probe(
+    competing(
         "test_gang.py::test_one_group_per_job_never_deadlocks",
         tier="standard", usual_s=8,
         checks=(*STEADY, DEADLOCKS, NEVER_PLACED, NOT_REMOVED),
         controls=(TWO_GROUPS_PER_JOB,),
-        disturbs=COMPETING,
     ),
-    Probe(
+    competing(
         "test_gang_placement.py::test_fragments_are_not_mistaken_for_room",
         tier="standard", usual_s=3,
         checks=(*STEADY, PLACED_IN_FRAGMENTS, BLOCKED_BEHIND),
         controls=(PACK_PASSED_OFF_AS_STRICT_PACK, ONE_BUNDLE_EARLY_ON_ONE_NODE),
-        disturbs=COMPETING,
     ),
-    Probe(
+    competing(
         "test_gang_placement.py::test_strategies_hold",
         tier="standard", usual_s=2,
         checks=(*STEADY, MISPLACED),
         controls=(SPREAD_PASSED_OFF_AS_STRICT_PACK, PACK_PASSED_OFF_AS_STRICT_SPREAD),
-        disturbs=COMPETING,
     ),
-    Probe(
+    competing(
         "test_gang_placement.py::test_components_lie_where_they_were_put",
         tier="standard", usual_s=5,
         checks=(PARTIALLY_HELD, OVERCOMMITTED, NOT_RELEASED, LEAKED, MISPLACED),
         controls=(ONE_RANK_ASTRAY,),
-        disturbs=COMPETING,
     ),
     Probe(
         "test_gang_placement.py::test_a_lost_node_harms_its_own_gang_only",
@@ -186,19 +184,17 @@ PROBES = (
         controls=(ONE_BUNDLE_EARLY, NODE_NOT_LOST),
         disturbs=(*COMPETING, SPARE_RAYLETS),
     ),
-    Probe(
+    competing(
         "test_gang_queue.py::test_mixed_gangs_of_twice_the_cluster_all_run",
         tier="standard", usual_s=4,
         checks=(*SCENE, NEVER_PLACED),
         controls=(ONE_BUNDLE_EARLY,),
-        disturbs=COMPETING,
     ),
-    Probe(
+    competing(
         "test_gang_queue.py::test_a_gang_that_does_not_fit_blocks_nobody",
         tier="standard", usual_s=2,
         checks=(*STEADY, BLOCKED_BEHIND, NOT_REMOVED),
         controls=(ONE_BUNDLE_EARLY,),
-        disturbs=COMPETING,
     ),
     Probe(
         "test_gang_queue.py::test_a_big_gang_under_a_stream_of_small_ones",
@@ -214,12 +210,11 @@ PROBES = (
         controls=(ONE_BUNDLE_EARLY,),
         disturbs=(*COMPETING, MANY_GROUPS),
     ),
-    Probe(
+    competing(
         "test_gang_queue.py::test_ray_train_waits_as_a_gang",
         tier="standard", usual_s=26,
         checks=(*SCENE, NEVER_PLACED, RAY_TRAIN_OUTCOME),
         controls=(ONE_BUNDLE_EARLY,),
-        disturbs=COMPETING,
     ),
 )
 

@@ -252,23 +252,17 @@ def explain_misplaced(strategy: str, nodes: dict[str, int], capacity: dict[str, 
     SPREAD are only preferences in Ray: they are judged only if they could be met in full.
     """
     size, used = sum(nodes.values()), len(nodes)
-    where = quantity(used, "nodes")
     free_nodes = sum(count > 0 for count in capacity.values())
-    if strategy == "STRICT_PACK" and used > 1:
-        return f"STRICT_PACK gang of {size} accelerators is on {where}. Expected: 1 node"
-    if strategy == "STRICT_SPREAD" and used < size:
-        return f"STRICT_SPREAD gang of {size} accelerators is on {where}. Expected: {size} nodes"
-    if strategy == "PACK" and used > 1 and max(capacity.values(), default=0) >= size:
-        return (
-            f"PACK gang of {size} accelerators is on {where}. Expected: 1 node (one node had "
-            "room for all)"
-        )
-    if strategy == "SPREAD" and used < size <= free_nodes:
-        return (
-            f"SPREAD gang of {size} accelerators is on {where}. Expected: {size} nodes "
-            f"({free_nodes} nodes had room)"
-        )
-    return ""
+    fits_one = max(capacity.values(), default=0) >= size
+    spread = f"{size} nodes"
+    wrong, expected = {
+        "STRICT_PACK": (used > 1, "1 node"),
+        "STRICT_SPREAD": (used < size, spread),
+        "PACK": (used > 1 and fits_one, "1 node (one node had room for all)"),
+        "SPREAD": (used < size <= free_nodes, f"{spread} ({free_nodes} nodes had room)"),
+    }[strategy]
+    found = f"{strategy} gang of {size} accelerators is on {quantity(used, 'nodes')}"
+    return f"{found}. Expected: {expected}" if wrong else ""
 
 
 def sample_changes(samples: Sequence[Sample]) -> list[dict[str, Any]]:

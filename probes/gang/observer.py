@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from probes.cluster.ask import on_node
+from probes.cluster.ask import ActorSet, on_node
 from probes.cluster.cluster import Cluster
 from probes.cluster.nvml import gpus_in_use, list_gpus, start_nvml
 from probes.cluster.ray_internals import LiveActors, read_free_resources
@@ -68,18 +68,18 @@ class UnregisteredGpuUser:
         self._memory = torch.ones(1 << 28, dtype=torch.uint8, device="cuda")
 
 
-class GpuMonitors:
+class GpuMonitors(ActorSet):
     """The monitors of all nodes that have GPUs, as the probe reads them."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._monitors = {
+        self.actors = {
             node["name"]: on_node(GpuMonitor, node["id"]).remote(int(node["resources"]["GPU"]))
             for node in cluster.nodes
             if node["resources"].get("GPU")
         }
         self._pending: dict[Any, str] = {}
         self._latest: dict[str, GpuProcesses | str] = {}
-        self._answered_at = dict.fromkeys(self._monitors, time.monotonic())
+        self._answered_at = dict.fromkeys(self.actors, time.monotonic())
         self._last_poll = 0.0
 
     def poll(self) -> dict[str, GpuProcesses | str] | None:
@@ -91,8 +91,8 @@ class GpuMonitors:
         if now < self._last_poll + PAUSE:
             return None
         self._last_poll = now
-        for node in set(self._monitors) - set(self._pending.values()):
-            self._pending[self._monitors[node].uses.remote()] = node
+        for node in set(self.actors) - set(self._pending.values()):
+            self._pending[self.actors[node].uses.remote()] = node
         done, _ = ray.wait(list(self._pending), num_returns=len(self._pending), timeout=0)
         for call in done:
             node = self._pending.pop(call)
@@ -106,7 +106,7 @@ class GpuMonitors:
         silent = {node for node, last in self._answered_at.items() if now - last > STALE}
         text = f"seatrial's GPU observer did not answer for {STALE:g} s"
         known = {**self._latest, **dict.fromkeys(silent, text)}
-        return {node: known[node] for node in self._monitors if node in known}
+        return {node: known[node] for node in self.actors if node in known}
 
     def wait_ready(self, seconds: float = START_SECONDS) -> None:
         """Wait until each node has been sampled once, but at most `seconds`.
@@ -116,14 +116,9 @@ class GpuMonitors:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             known = [use for use in (self.poll() or {}).values() if not isinstance(use, str)]
-            if len(known) == len(self._monitors):
+            if len(known) == len(self.actors):
                 return
             time.sleep(PAUSE)
-
-    def close(self) -> None:
-        """End the monitors."""
-        for monitor in self._monitors.values():
-            ray.kill(monitor)
 
 
 REQUIRED_RATE_HZ = 20.0  # samples a second that are required

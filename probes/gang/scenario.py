@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 from probes.check.recorder import Recorder
@@ -86,18 +85,6 @@ class ContentionRig:
                 stack.callback(self.observer.close)
 
 
-@dataclass(frozen=True)
-class DeferredMeasurement:
-    """A value that is judged when its scenario ends, and the findings if it fails."""
-
-    name: str
-    value: Value
-    findings: Sequence[Finding] = ()
-    note: str = ""
-    samples: int | None = None
-    ours: bool = False  # no job of other people can cause a failure
-
-
 class Scenario:
     """One scenario: the free accelerators, the requests and the samples.
 
@@ -138,7 +125,7 @@ class Scenario:
         self.first_sample = len(self.observer.samples)
         self.first_mark = len(self.observer.marks)
         self.control_ranges: list[tuple[int, int]] = []  # indices of samples taken during controls
-        self.deferred: list[DeferredMeasurement] = []  # judged at the end
+        self.deferred: list[tuple[Any, ...]] = []  # judged at the end: see measure_at_end
         measure.progress(f"gang: {title}, {self.total} free {resource}s")
 
     def _wait_capacity(self) -> tuple[int, dict[str, int]]:
@@ -249,13 +236,15 @@ class Scenario:
 
     # Observations.
 
-    def measure_at_end(self, name: str, value: Value, *findings: Finding, **options: Any) -> None:
+    def measure_at_end(
+        self, name: str, value: Value, *findings: Finding, ours: bool = False, **more: Any
+    ) -> None:
         """Keep a value to judge at the end of the scenario; findings are reported only if it fails.
 
-        Jobs of other people could cause the failure, unless the value is `ours`. Options are those
-        of DeferredMeasurement.
+        Jobs of other people could cause the failure, unless the value is `ours`. `more` is as in
+        Recorder.__call__.
         """
-        self.deferred.append(DeferredMeasurement(name, value, findings, **options))
+        self.deferred.append((name, value, findings, ours, more))
 
     def describe_other_jobs(self) -> str:
         """Describe the other jobs here since the scenario began; return "" if there were none."""

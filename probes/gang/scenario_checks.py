@@ -191,13 +191,12 @@ def judge_deferred(run: Scenario) -> None:
     A failure while jobs of other people were here may be caused by them: it counts as not proven.
     """
     deferred, run.deferred = run.deferred, []
-    for entry in deferred:
-        failed = run.measure.would_fail(entry.name, entry.value)
-        other_jobs = run.describe_other_jobs() if failed and not entry.ours else ""
-        value = None if other_jobs else entry.value
-        run.measure(entry.name, value, samples=entry.samples, note=other_jobs or entry.note)
-        if failed and not other_jobs:
-            run.measure.explain(entry.findings)
+    for name, value, findings, ours, more in deferred:
+        failed = run.measure.would_fail(name, value)
+        if failed and not ours and (other_jobs := run.describe_other_jobs()):
+            run.measure(name, None, **{**more, "note": other_jobs})
+        else:
+            judge_or_explain(run.measure, name, value, findings, failed, **more)
 
 
 def judge_invariants(run: Scenario) -> None:

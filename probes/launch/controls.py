@@ -164,7 +164,8 @@ def control_user(us: Transcript, why_same: str, measure: Recorder) -> None:
 def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> Iterator[LaunchPath]:
     """Yield the path to follow.  Remove its user afterwards.
 
-    Fails the probe in one sentence where there is no dashboard, or no guide.
+    Fails the probe in one sentence where there is no dashboard, no room, or no guide, or where a
+    guide, a user or the user's processes hinder it.
     """
     if not cluster.dashboard:
         pytest.fail(
@@ -182,11 +183,12 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
         why_same = why_no_other_user(own_guide=False)
         if why_same and (why := shell.why_not_typed(terms, None, why_same)):
             pytest.fail(why, pytrace=False)
-    with (
-        _fail_plainly(),
-        new_user(GuidedCluster(cluster, terms, _find_guide(terms, measure)), measure) as path,
-    ):
-        yield path
+    try:
+        guided = GuidedCluster(cluster, terms, _find_guide(terms, measure))
+        with new_user(guided, measure) as path:
+            yield path
+    except (GuideError, NoUser, StillRuns) as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 @contextmanager
@@ -203,15 +205,6 @@ def new_user(guided: GuidedCluster, measure: Recorder) -> Iterator[LaunchPath]:
     finally:
         if left := shell.remove_user(cluster, user):
             measure.covered(left)
-
-
-@contextmanager
-def _fail_plainly() -> Iterator[None]:
-    """Fail the probe in one sentence for a guide, a user, or its processes, that hinder it."""
-    try:
-        yield
-    except (GuideError, NoUser, StillRuns) as error:
-        pytest.fail(str(error), pytrace=False)
 
 
 READ: WeakKeyDictionary[object, Guide] = WeakKeyDictionary()  # by the run's store

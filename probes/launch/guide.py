@@ -264,31 +264,17 @@ class LintRule:
 
     pattern: str
     found: str
-    why: str
+    why: str = "an ordinary user has no right to do this"
 
 
-@dataclass(frozen=True)
-class GuideFault:
-    """A line of the guide that breaks a rule."""
-
-    line: int
-    text: str
-    found: str
-    why: str
-
-
-NO_RIGHT = "an ordinary user has no right to do this"
 BYTE = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"  # of an address
 RULES = (
-    LintRule(BEGIN + r"(?P<it>sudo|su|doas|pkexec)\b", "runs a command as root", NO_RIGHT),
+    LintRule(BEGIN + r"(?P<it>sudo|su|doas|pkexec)\b", "runs a command as root"),
     LintRule(
         BEGIN + rf"(?P<it>(?:/usr)?(?:/s?bin/)?(?:{ROOTS_COMMANDS})|sysctl\s+-w)(?=\s)",
         "changes the system",
-        NO_RIGHT,
     ),
-    LintRule(
-        r"(?P<it>>{1,2}\s*/(?:etc|usr|opt|var|boot|lib)/\S*)", "writes to a system folder", NO_RIGHT
-    ),
+    LintRule(r"(?P<it>>{1,2}\s*/(?:etc|usr|opt|var|boot|lib)/\S*)", "writes to a system folder"),
     LintRule(
         BEGIN + r"(?P<it>ssh|scp|sftp|pdsh|clush|pssh|parallel-ssh)(?=\s)",
         "logs in to another machine",
@@ -307,11 +293,16 @@ RULES = (
 )
 
 
-def lint_guide(commands: Iterable[Command], hosts: Sequence[str] = ()) -> list[GuideFault]:
-    """Find the faults of each line, in order; `hosts` are the names of the cluster's nodes."""
+def lint_guide(
+    commands: Iterable[Command], hosts: Sequence[str] = ()
+) -> list[tuple[Command, str, str]]:
+    """Find the faults of each line, in order; `hosts` are the names of the cluster's nodes.
+
+    A fault is a line, what it does, and why it should not.
+    """
     rules = [*RULES, *_host_rule(hosts)]
     return [
-        GuideFault(command.line, command.text.strip(), f"{rule.found} ({match['it']})", rule.why)
+        (command, f"{rule.found} ({match['it']})", rule.why)
         for command in commands
         if not command.text.lstrip().startswith("#")
         for rule in rules

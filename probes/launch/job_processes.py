@@ -86,21 +86,11 @@ def still_running(processes: Processes) -> Processes:
 
 
 def leave_orphan(name: str) -> Processes:
-    """Start a process of this job whose parent dies, and return it (on a node), for a control."""
-    parent = subprocess.Popen(
-        ["sh", "-c", f"sleep {ORPHAN_SECONDS} & echo $!; wait"],
-        env={**os.environ, JOB_VARIABLE: name},
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    )
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    parent.stdout.close()
-    seen = running_processes([name], [parent.pid])
-    parent.kill()
-    parent.wait()
-    return {child: seen[child]} if child in seen else {}
+    """Start a process of this job whose parent ends, and return it (on a node), for a control."""
+    script, env = f"sleep {ORPHAN_SECONDS} >&2 & echo $!", {**os.environ, JOB_VARIABLE: name}
+    parent = ["sh", "-c", script]
+    child = int(subprocess.check_output(parent, env=env, start_new_session=True, text=True))
+    return still_running({child: start_ticks(child)})
 
 
 def observe_job(cluster: Cluster, rows: Sequence[Mapping[str, str]], idle: int = 0) -> JobState:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from probes.check.declarations import exactly
 from probes.check.judging import judge_or_explain
@@ -31,13 +32,14 @@ MAX_COMMAND = 2000  # characters of a command in a sentence
 def judge_guide(guide: Guide, hosts: Sequence[str], measure: Recorder) -> None:
     """Judge the guide's lines."""
     faults = lint_guide(guide.commands, hosts)
-    measure(check.GUIDE_FAULTS, len({fault.line for fault in faults}), samples=len(guide.commands))
-    for fault in faults:
+    lines = {command.line for command, *_ in faults}
+    measure(check.GUIDE_FAULTS, len(lines), samples=len(guide.commands))
+    for command, found, why in faults:
         statement = (
-            f"line {fault.line} of the guide {fault.found}: `{fault.text[:200]}`. Expected: "
-            f"commands that work for any user, on any cluster ({fault.why})."
+            f"line {command.line} of the guide {found}: `{command.text.strip()[:200]}`. Expected: "
+            f"commands that work for any user, on any cluster ({why})."
         )
-        measure.explain(finding("LAUNCH-GUIDE", statement, [f"line {fault.line}"]))
+        measure.explain(finding("LAUNCH-GUIDE", statement, [f"line {command.line}"]))
 
 
 def judge_user(said: Transcript, why_same: str, measure: Recorder) -> None:
@@ -67,19 +69,10 @@ def judge_ranks(path: GuidedCluster, said: Transcript, measure: Recorder) -> Ann
 
 
 def judge_job(
-    path: GuidedCluster,
-    said: Transcript,
-    measure: Recorder,
-    *,
-    on: str = "cluster",
-    size: int | None = None,
-    more: Mapping[str, str] | None = None,
+    path: GuidedCluster, said: Transcript, measure: Recorder, *, on: str = "cluster", **what: Any
 ) -> AnnouncedJob:
-    """Judge the ranks and the exit code of a job of `size` ranks, or of the complete cluster.
-
-    `more` are variables that each rank must have in addition to the guide's.
-    """
-    job = read_job(path, said, size=size, more=more)
+    """Judge the ranks and the exit code of a job; `what` is known of it, as in `read_job`."""
+    job = read_job(path, said, **what)
     wrong, ranks = wrong_ranks(job), len(job.rows)
     measure(check.WRONG_RANKS, len(wrong) if ranks else None, on=on, samples=ranks, note=NO_RANK)
     measure(check.EXIT_CODE, said.exit_code, on=on)
@@ -104,7 +97,11 @@ def read_job(
     size: int | None = None,
     more: Mapping[str, str] | None = None,
 ) -> AnnouncedJob:
-    """Read the ranks that the job announced, and the nodes of the cluster under test."""
+    """Read the ranks that the job announced, and the nodes of the cluster under test.
+
+    The job has `size` ranks, or those of the complete cluster.  `more` are variables that each rank
+    must have in addition to the guide's.
+    """
     cluster, ended = path.cluster, said.exit_code == 0
     nodes = identify_nodes(cluster.known_nodes(), cluster.facts)
     by_host = {each.name: id for id, each in nodes.items()}
@@ -137,8 +134,8 @@ def judge_training(job: AnnouncedJob, said: Transcript, measure: Recorder) -> No
     trained = TrainedJob(rows, training.logged_losses(said.text))
     ended = job.ended and bool(trained.rows)
     hosts = {row["RANK"]: job.host_of(row, "") for row in trained.rows}
-    for name, (find, code) in CHECKS.items():
-        wrong = find(trained) if ended else []
+    for name, (words, code) in CHECKS.items():
+        wrong = training.find_odd_ranks(trained, words) if ended else []
         count = len({rank for each in wrong for rank in each.ranks})
         measure(name, count if ended else None, samples=len(trained.rows), note=NOT_ENDED)
         _explain(wrong, code, hosts, measure)
@@ -151,8 +148,8 @@ def judge_training(job: AnnouncedJob, said: Transcript, measure: Recorder) -> No
 
 
 CHECKS = {
-    check.RANKS_WITH_OTHER_WEIGHTS: (training.wrong_weights, "LAUNCH-WEIGHTS"),
-    check.RANKS_WITH_OTHER_VALIDATION: (training.wrong_validation, "LAUNCH-DATA"),
+    check.RANKS_WITH_OTHER_WEIGHTS: (training.WEIGHTS, "LAUNCH-WEIGHTS"),
+    check.RANKS_WITH_OTHER_VALIDATION: (training.VALIDATION, "LAUNCH-DATA"),
 }
 
 

@@ -537,17 +537,11 @@ def write_script(home: Path, script: str) -> None:
 def _start_shell(
     user: User, home: Path, environment: Mapping[str, str], login: bool
 ) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        # --login reads /etc/profile, as a user's own shell has.
-        ["bash", *(["--login"] if login else []), "-eE", str(home / TYPED)],
-        cwd=home,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        **user.run_as,
-    )
+    # --login reads /etc/profile, as a user's own shell has.
+    command = ["bash", *(["--login"] if login else []), "-eE", str(home / TYPED)]
+    how: dict[str, Any] = {"cwd": home, "env": dict(environment), **user.run_as}
+    how |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
 
 
 def hide_secrets(line: str, token: str) -> str:

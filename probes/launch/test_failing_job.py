@@ -56,20 +56,20 @@ def host_of(job, rank):
 def judge_failure(failure, said, measure):
     """Judge the exit code, what the last lines name, and the time until then."""
     name, hidden, missing = failure.name, said.exit_code == 0, failure.missing(said.lines)
-    measure(check.HIDDEN_ERRORS, int(hidden), on=name)
-    measure(check.FACTS_MISSING_FROM_ERROR, len(missing), on=name, samples=len(failure.facts))
+    statement = f"the failing test job {name!r} ended with exit code 0. Expected: above 0."
+    cause = finding("LAUNCH-ERROR", statement)
+    judge_or_explain(measure, check.HIDDEN_ERRORS, int(hidden), cause, on=name)
+    statement = (
+        f"the last {training.LAST_LINES} lines of the failing test job {name!r} do not name "
+        f"{join_names(missing)}. Expected: {join_names(failure.facts)}."
+    )
+    cause, facts = finding("LAUNCH-ERROR", statement), len(failure.facts)
+    judge_or_explain(
+        measure, check.FACTS_MISSING_FROM_ERROR, len(missing), cause, on=name, samples=facts
+    )
     ended = said.seconds if said.exit_code else None
     note = "the job ended with exit code 0, or did not end"
     measure(check.TIME_TO_ERROR, ended, on=name, note=note)
-    if hidden:
-        statement = f"the failing test job {name!r} ended with exit code 0. Expected: above 0."
-        measure.explain(finding("LAUNCH-ERROR", statement))
-    if missing:
-        statement = (
-            f"the last {training.LAST_LINES} lines of the failing test job {name!r} do not name "
-            f"{join_names(missing)}. Expected: {join_names(failure.facts)}."
-        )
-        measure.explain(finding("LAUNCH-ERROR", statement))
 
 
 NO_MEMORY = r"out of memory|OutOfMemory|can't allocate memory|not enough memory|Cannot allocate"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 from pathlib import Path
 
@@ -143,32 +142,13 @@ def judge_two_users(path, measure):
     options = ["--workers", str(size), "--name", new_name(), *WAIT]
     who = "shell" if path.user.uid is None else "user"
     measure.progress(f"launch: two {who}s at once, with the same name for their job")
-    with controls.new_user(path, measure) as second:
-        transcripts = follow_both(path, second, options)
+    with controls.new_user(path, measure) as second, second.start(options) as running:
+        transcripts = [path.follow(options), running.wait()]
     for number, said in enumerate(transcripts, 1):
         caption = f"{who} {number} of two that typed the same commands at once"
         keep_transcript(said, measure, f"user{number}", caption)
         judge_job(path, said, measure, on=f"{who} {number} of two", size=size)
     control_missing_rank(path, transcripts[0], size, measure)
-
-
-def follow_both(first, second, options):
-    """Follow the guide twice at the same time; return both transcripts."""
-    answers = []
-
-    def follow():
-        try:
-            answers.append(second.follow(options))
-        except Exception as error:  # noqa: BLE001  (raised again below, in the probe's own thread)
-            answers.append(error)
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    said = first.follow(options)
-    thread.join()
-    if isinstance(answers[0], Exception):
-        raise answers[0]
-    return [said, answers[0]]
 
 
 JOBS = 8

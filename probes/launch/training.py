@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from probes.cluster.ask import on_node
 from probes.cluster.cluster import Cluster
-from probes.cluster.network_facts import Sent, counter_growth, join_fabric, read_counters
+from probes.cluster.network_facts import counter_growth, join_fabric, read_counters
 from probes.cluster.room import jobs_of_others
 from probes.cluster.shared_folder import find_folder_problem, remove_later
 from probes.launch.ranks import Row
@@ -113,17 +113,14 @@ class Wrong:
     text: str
 
 
-def wrong_weights(job: TrainedJob) -> list[Wrong]:
-    """Find the ranks whose weights are not those of most, before the first step or at the end."""
-    return [
-        *_odd_ranks(job, "start", "weights before the first step"),
-        *_odd_ranks(job, "end", "weights after the last step"),
-    ]
+# What a rank says of its weights and data, in words.
+WEIGHTS = {"start": "weights before the first step", "end": "weights after the last step"}
+VALIDATION = {"validation": "validation data"}
 
 
-def wrong_validation(job: TrainedJob) -> list[Wrong]:
-    """Find the ranks that validate on other data than most."""
-    return _odd_ranks(job, "validation", "validation data")
+def find_odd_ranks(job: TrainedJob, words: Mapping[str, str]) -> list[Wrong]:
+    """Find the ranks that say others than most of one of these."""
+    return [wrong for name, what in words.items() for wrong in _odd_ranks(job, name, what)]
 
 
 def _odd_ranks(job: TrainedJob, name: str, what: str) -> list[Wrong]:
@@ -341,12 +338,9 @@ class JobBytes:
         after = cluster.on_each_node(read_counters)
         names = cluster.node_names
         both = before.keys() & after.keys()
-        return result, cls({names[id]: growth_on(before[id], after[id], fabric) for id in both})
-
-
-def growth_on(before: Sent, after: Sent, fabric: str) -> dict[str, int | None]:
-    """Return the bytes sent by each device; the interfaces of the fabric count as one."""
-    return counter_growth(join_fabric(before, fabric), join_fabric(after, fabric))
+        # The interfaces of the fabric count as one.
+        ends = {id: [join_fabric(sent[id], fabric) for sent in (before, after)] for id in both}
+        return result, cls({names[id]: counter_growth(*pair) for id, pair in ends.items()})
 
 
 def expected_bytes(parameters: int, steps: int, nodes: int) -> float:
@@ -366,11 +360,11 @@ def shares_on(fabric: str, job: JobBytes, expected: float) -> dict[str, float | 
 
     It is at most 1.  None where the fabric's counter cannot be read, or there is none.
     """
-    shares: dict[str, float | None] = {}
-    for name, sent in job.sent.items():
-        count = sent.get(fabric)
-        shares[name] = None if count is None or expected <= 0 else min(1.0, count / expected)
-    return shares
+    counts = {name: sent.get(fabric) for name, sent in job.sent.items()}
+    return {
+        name: None if count is None or expected <= 0 else min(1.0, count / expected)
+        for name, count in counts.items()
+    }
 
 
 def busiest_other(fabric: str, sent: Mapping[str, int | None]) -> tuple[str, int]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +19,7 @@ from probes.cluster.cluster import ROOT, Cluster
 from probes.cluster.gpus import COMMAND_END_SECONDS
 from probes.cluster.kept_gang import GANG_NAME
 from probes.faults import process_faults
-from probes.faults.process_faults import Fault, FaultInjector, ProcessFault
+from probes.faults.process_faults import Fault, FaultInjector, ProcessFault, start_driver
 from reference_trainer.config import TrainConfig, cli_options
 from reference_trainer.launch.gang import Gang, GangError, GangPending
 from reference_trainer.launch.launchers import train_rank
@@ -77,7 +76,7 @@ class FaultScenario:
         return bool(self.changes.get("stall")) and self.changes.get("save_mode") == "async"
 
 
-@dataclass(kw_only=True)
+@dataclass
 class FaultedRun:
     """Result of one fault-injected run.
 
@@ -86,7 +85,7 @@ class FaultedRun:
     """
 
     scenario: FaultScenario
-    injectors: list[FaultInjector]
+    injectors: Sequence[FaultInjector]
     results: list[dict[str, Any]]
     attempts: list[Attempt]
     error: str
@@ -255,7 +254,7 @@ def run_with_faults(
     gang: Callable[[], Gang],
     victim: int,
     setup: Callable[[Gang], None] = lambda gang: None,
-    make_fault: Callable[[Path, int, Fault], FaultInjector] = ProcessFault,
+    make_fault: Callable[[Path, int, Fault], ProcessFault] = ProcessFault,
 ) -> FaultedRun:
     """Run training under a supervisor, and inject one fault in each attempt.
 
@@ -270,15 +269,9 @@ def run_with_faults(
     finally:
         for injector in injectors:
             injector.close()
-    return FaultedRun(
-        scenario=scenario,
-        injectors=injectors,
-        results=results,
-        attempts=attempts,
-        error=error,
-        journals=split_by_attempt(process_faults.read_journal(folder / "out", victim)),
-        setup_s=scheduler.setup_s,
-    )
+    journals = split_by_attempt(process_faults.read_journal(folder / "out", victim))
+    setup_s = scheduler.setup_s
+    return FaultedRun(scenario, injectors, results, attempts, error, journals, setup_s)
 
 
 def _run_supervised(
@@ -306,7 +299,7 @@ class FaultScheduler:
     Before the first attempt it runs `setup`; `setup_s` is the time that took, in seconds.
     """
 
-    injectors: list[FaultInjector]
+    injectors: list[ProcessFault]
     setup: Callable[[Gang], None]
     setup_s: float = 0.0
 
@@ -321,23 +314,13 @@ class FaultScheduler:
             gang.environment = {**(gang.environment or {}), NO_DELAYS: "1"}
 
 
-@dataclass(frozen=True)
-class RecoveryCosts:
-    """Costs of one fault, in seconds.  None: not observed.
+def recovery_costs(run: FaultedRun, index: int) -> dict[str, float | None]:
+    """Compute the costs (s) of fault number `index` (from 0), by phase.  None: not observed.
 
     `detect`: from the signal until the supervisor detects it, on the driver's clock.  `reschedule`:
     from then until the new gang is ready, same clock.  `init`: from the new process's start to the
     end of its first step, on its node's clock.  `redo`: time of steps that had been done before.
     """
-
-    detect: float | None
-    reschedule: float | None
-    init: float | None
-    redo: float
-
-
-def recovery_costs(run: FaultedRun, index: int) -> RecoveryCosts:
-    """Compute the cost of fault number `index` (from 0), by phase."""
     injector, attempts = run.injectors[index], run.attempts
     ended = attempts[index].ended if index < len(attempts) and injector.sent else 0.0
     ready = attempts[index + 1].ready if index + 1 < len(attempts) else None
@@ -351,7 +334,7 @@ def recovery_costs(run: FaultedRun, index: int) -> RecoveryCosts:
         redo = sum(seconds for step, (seconds, _) in durations.items() if step <= done)
     detect = ended - injector.sent if ended else None
     reschedule = ready - ended if ready and ended else None
-    return RecoveryCosts(detect, reschedule, init, redo)
+    return {"detect": detect, "reschedule": reschedule, "init": init, "redo": redo}
 
 
 def ettr(run: FaultedRun) -> float | None:
@@ -384,21 +367,9 @@ class LauncherProcess:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         options = ["--workers", str(cluster.size), "--name", GANG_NAME, *cli_options(config)]
         with self.log_path.open("w") as log:
-            self.child = subprocess.Popen(
-                [sys.executable, "-m", "reference_trainer", "launch", *options],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd=ROOT,
-                env={
-                    **os.environ,
-                    "RAY_ADDRESS": cluster.address,
-                    # Otherwise Ray waits 30 s for a killed ray:// client to reconnect.
-                    "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "0",
-                },
-            )
-        self.cleanup.register("process", str(self.child.pid))
+            command = [sys.executable, "-m", "reference_trainer", "launch", *options]
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            self.child = start_driver(cluster, command, cwd=ROOT, **streams)
 
     def __enter__(self) -> LauncherProcess:
         return self
@@ -432,12 +403,8 @@ class LauncherProcess:
 class LauncherKill(FaultInjector):
     """Injector that kills a launcher when its log shows `step`, as ProcessFault kills a rank."""
 
-    def __init__(self, rank: int, step: int) -> None:
-        self.rank, self.step = rank, step
-
-    def arm(self, target: LauncherProcess) -> None:
-        """Select the command to kill."""
-        self.command = target
+    def __init__(self, command: LauncherProcess, rank: int, step: int) -> None:
+        self.command, self.rank, self.step = command, rank, step
 
     def wait(self) -> None:
         """Wait for the step and kill the command.  Do nothing if the command ends first."""
@@ -451,10 +418,6 @@ class LauncherKill(FaultInjector):
             self.sent = time.time()
             self.command.kill()
             self.count = int(self.command.child.returncode == -signal.SIGKILL)
-
-    def close(self) -> None:
-        """Kill the command if it still runs."""
-        self.command.kill()
 
     def describe_target(self, node_names: dict[str, str]) -> str:
         """Name the launcher as the target."""
@@ -470,23 +433,18 @@ def run_kill_rerun(
     """
     out, victim = folder / "out", cluster.size - 1
     config = faulted_config(config, scenario, folder)
-    kill = LauncherKill(victim, scenario.faults[0].step)
     with LauncherProcess(cluster, config) as first:
-        kill.arm(first)
+        kill = LauncherKill(first, victim, scenario.faults[0].step)
         kill.wait()
     groups, ended = _wait_until_free(cluster), time.time()
     with LauncherProcess(cluster, config) as second:
         exit_code = second.wait()
     how = "did not end in time" if exit_code is None else f"ended with exit code {exit_code}"
-    run = FaultedRun(
-        scenario=scenario,
-        injectors=[kill],
-        results=_read_results(out, cluster.size) if exit_code == 0 else [],
-        attempts=_read_attempts(process_faults.read_json_lines(out / "attempts.jsonl"), ended),
-        error=f"the repeated command {how}: {last_line(second.output(), 'it printed nothing')}",
-        journals=split_by_attempt(process_faults.read_journal(out, victim)),
-    )
-    return run, groups
+    error = f"the repeated command {how}: {last_line(second.output(), 'it printed nothing')}"
+    results = _read_results(out, cluster.size) if exit_code == 0 else []
+    attempts = _read_attempts(process_faults.read_json_lines(out / "attempts.jsonl"), ended)
+    journals = split_by_attempt(process_faults.read_journal(out, victim))
+    return FaultedRun(scenario, [kill], results, attempts, error, journals), groups
 
 
 def _read_attempts(events: list[dict[str, Any]], killed_at: float) -> list[Attempt]:

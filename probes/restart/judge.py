@@ -16,7 +16,12 @@ from probes.check.judging import judge_or_explain
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.kept_gang import GANG_NAME
-from probes.faults.process_faults import ProcessKey, describe_orphans, find_orphans, rank_processes
+from probes.faults.process_faults import (
+    RankProcesses,
+    describe_orphans,
+    find_orphans,
+    rank_processes,
+)
 from probes.findings import MAX_NAMES, finding, join_names
 from probes.restart import criterion as check
 from probes.restart import faulted_run
@@ -27,11 +32,9 @@ from reference_trainer.launch.supervisor import Attempt
 from reports.measurement import Limit, Verdict
 from reports.numbers import quantity
 
-LimitLookup = Callable[[str], Any]
-
 
 def judge_run(
-    original: ReferenceRun, run: FaultedRun, limits: LimitLookup, measure: Recorder
+    original: ReferenceRun, run: FaultedRun, limits: Callable[[str], Any], measure: Recorder
 ) -> None:
     """Judge that each fault happened, and that the run recovered by itself, unchanged, in time."""
     scenario = run.scenario
@@ -54,9 +57,9 @@ def resume_finished(outcome: Results | str, failure: str, measure: Recorder) -> 
     _, error = reference.results_or_error(outcome)
     because = "a checkpoint that cannot be read or written must not end the run"
     limit = Limit(one_of=["finished"], because=because)
-    measure(check.OUTCOME, "gave up" if error else "finished", limit=limit)
-    if error:
-        measure.explain(finding("RESTART-NOT-RECOVERED", f"{failure}: {error}"))
+    outcome, cause = "gave up" if error else "finished", f"{failure}: {error}"
+    found = finding("RESTART-NOT-RECOVERED", cause)
+    judge_or_explain(measure, check.OUTCOME, outcome, found, bool(error), limit=limit)
     return not error
 
 
@@ -110,42 +113,36 @@ def judge_resume(run: FaultedRun, measure: Recorder) -> None:
 
 def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> None:
     """Judge the time from the last fault to a new step.  If it is too long, report its parts."""
-    seconds = recovery_seconds(run)
-    measure(check.RECOVERY_TIME, seconds, note=_why_no_time(run))
+    seconds, note = recovery_seconds(run)
+    measure(check.RECOVERY_TIME, seconds, note=note)
     if seconds is None or limit.judge(seconds) is not Verdict.FAIL:
         return
-    parts = dataclasses.asdict(faulted_run.recovery_costs(run, len(run.injectors) - 1))
+    parts = faulted_run.recovery_costs(run, len(run.injectors) - 1)
     texts = {name: "not known" if s is None else f"{s:.0f} s" for name, s in parts.items()}
     statement = f"parts of the recovery time: detection {texts['detect']}, rescheduling "
     statement += f"{texts['reschedule']}, start-up to the first step {texts['init']}"
     measure.explain(finding("RESTART-SLOW", statement))
 
 
-def _why_no_time(run: FaultedRun) -> str:
-    """Return the reason why `recovery_seconds` is None, if it is."""
-    last = run.injectors[-1]
-    if len(run.journals) < 2:
-        return "the run made no second attempt"
-    if not last.injected_at:
-        return last.error or "the time of the last fault is not known"
-    return "the run made no new step"
-
-
-def recovery_seconds(run: FaultedRun) -> float | None:
+def recovery_seconds(run: FaultedRun) -> tuple[float | None, str]:
     """Measure the seconds from the last fault to the first new step.
 
     The fault's time is on the victim's clock, the step's time on its successor's.  A step is done
     when its save begins: the save time is measured separately.  Planted delays of earlier saves are
-    subtracted.  None if no new step, or no fault time, is known.
+    subtracted.  None if no new step, or no fault time, is known; the text is the reason.
     """
-    if len(run.journals) < 2 or not run.injectors[-1].injected_at:
-        return None
+    last = run.injectors[-1]
+    if len(run.journals) < 2:
+        return None, "the run made no second attempt"
+    if not last.injected_at:
+        return None, last.error or "the time of the last fault is not known"
     done = run.resume_points[-1][0]
     ends = (event for event in run.journals[-1] if event["event"] in DONE_EVENTS)
     resumed_at = next((event["t"] for event in ends if event["step"] > done), None)
     durations = run.step_seconds(len(run.journals) - 1)
     stalled = sum(planted for step, (_, planted) in durations.items() if step <= done)
-    return resumed_at - stalled - run.injectors[-1].injected_at if resumed_at else None
+    seconds = resumed_at - stalled - last.injected_at if resumed_at else None
+    return seconds, "the run made no new step"
 
 
 def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -> None:
@@ -245,10 +242,7 @@ def find_leaks(
 
 
 def judge_orphans(
-    running: dict[ProcessKey, int],
-    unasked: list[str],
-    known: dict[ProcessKey, int],
-    measure: Recorder,
+    running: RankProcesses, unasked: list[str], known: RankProcesses, measure: Recorder
 ) -> None:
     """Judge that no rank of `known` still runs.  `unasked` lists hosts that did not answer."""
     if running:
@@ -269,7 +263,7 @@ def report_run(
 ) -> None:
     """Record recovery costs, evidence, and the loss curve with the first kill marked."""
     for number in range(len(run.injectors)):
-        for phase, seconds in dataclasses.asdict(faulted_run.recovery_costs(run, number)).items():
+        for phase, seconds in faulted_run.recovery_costs(run, number).items():
             measure.note(f"time_to_{phase}", seconds, "s", on=f"kill {number + 1}")
     measure.note("ettr", faulted_run.ettr(run), "ratio")
     _report_storage(run, measure)

@@ -25,8 +25,7 @@ from reference_trainer.launch.launchers import train_rank
 
 LOCAL_LOSS = "local_loss_hex"  # loss of a rank's own sequences; loss and norm are of all ranks
 TOLD_KEYS = ("loss_hex", "norm_hex", "ids")  # without these a step cannot be compared
-BITWISE_KEYS = ("loss_hex", LOCAL_LOSS, "norm_hex", "lr_hex", "ids", "data_crc32", "digest")
-KEY_WORDS = {  # for a report
+KEY_WORDS = {  # what must be equal bit by bit, in the words of a report
     "loss_hex": "loss",
     LOCAL_LOSS: "loss of its own samples",
     "norm_hex": "gradient norm",
@@ -35,6 +34,7 @@ KEY_WORDS = {  # for a report
     "data_crc32": "CRC-32 of the data",
     "digest": "hash of the parameters",
 }
+Results = list[dict[str, Any]]  # of the trainer, ordered by rank
 UNROUNDED_KEYS = ("lr_hex", "ids", "data_crc32")  # the order of a sum does not change these
 
 
@@ -108,10 +108,7 @@ class StepComparison:
 
 
 def compare_steps(
-    reference: Sequence[dict[str, Any]],
-    results: Sequence[dict[str, Any]],
-    first: int = 1,
-    tolerance: float | None = None,
+    reference: Results, results: Results, first: int = 1, tolerance: float | None = None
 ) -> StepComparison:
     """Compare the steps of two runs from `first` on, rank by rank and bit by bit.
 
@@ -135,14 +132,14 @@ def compare_steps(
 
 def _differing_keys(a: dict[str, Any], b: dict[str, Any], tolerance: float | None) -> list[str]:
     if tolerance is None:
-        return [key for key in BITWISE_KEYS if a.get(key) != b.get(key)]
+        return [key for key in KEY_WORDS if a.get(key) != b.get(key)]
     keys = [key for key in UNROUNDED_KEYS if a.get(key) != b.get(key)]
     losses = [step.get("loss", math.nan) for step in (a, b)]
     # Written so that a NaN loss counts as different.
     return keys if abs(losses[0] - losses[1]) <= tolerance else [*keys, "loss"]
 
 
-def reordered_sums(reference: Sequence[dict[str, Any]], run: FaultedRun, victim: int) -> str:
+def reordered_sums(reference: Results, run: FaultedRun, victim: int) -> str:
     """Explain why the last bits of two runs on GPUs may differ: NCCL summed over other rings.
 
     Returns "" if all attempts used the rings of the reference run.  Also returns "" on CPUs, where
@@ -164,7 +161,7 @@ def reordered_sums(reference: Sequence[dict[str, Any]], run: FaultedRun, victim:
     return ""
 
 
-def loss_distance(reference: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> float:
+def loss_distance(reference: Results, results: Results) -> float:
     """Measure the largest difference (nats) of the mean loss over the steps of `results`.
 
     Returns NaN if a loss is NaN, or if there is no step.
@@ -193,7 +190,6 @@ MAX_STEPS_LOST = {"sync": SAVE_EVERY, "async": 2 * SAVE_EVERY}
 STEPS = 10  # two more than the newest checkpoint has: there a resume's own steps are compared
 EXPLODING = 1e30  # learning rate and clipping norm: the next step's loss is not finite
 TIMEOUT_SECONDS = 300  # limit of a small run: connecting and importing torch take most of it
-Results = list[dict[str, Any]]
 
 
 def link_tree(source: Path, target: Path) -> None:

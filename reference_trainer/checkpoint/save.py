@@ -276,14 +276,8 @@ class CheckpointWriter:
         for rank, entries in enumerate(rank_entries):
             for name, entry in entries.items():
                 _require_visible(path / name, entry["size"], rank)
-        manifest.write(
-            path,
-            step=step,
-            world_size=self.world.size,
-            identity=self.identity,
-            settings=self.config.settings(),
-            files=files,
-        )
+        run = {"identity": self.identity, "settings": self.config.settings()}
+        manifest.write(path, step=step, world=self.world.size, files=files, **run)
         self.events.write("sealed", step=step)
         self.delays.inject("rename", step)
         final = self.folder / f"step-{step}"

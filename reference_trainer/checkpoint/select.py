@@ -85,15 +85,8 @@ class CheckpointSelector:
         ranks, size = int(content["world"]), sum(file["size"] for file in content["files"].values())
         location = "" if self.storage.shared else f", kept on {self.world.host}"
         note = f"resuming from {path}{location}, saved by {ranks} ranks"
-        return Selection(
-            step=step,
-            path=str(path),
-            saved_world=ranks,
-            skipped=skipped,
-            note=note,
-            size_bytes=size,
-            settings=content.get("settings", {}),
-        )
+        found = Selection(step=step, path=str(path), saved_world=ranks, skipped=skipped, note=note)
+        return replace(found, size_bytes=size, settings=content.get("settings", {}))
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step}"

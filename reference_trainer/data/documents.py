@@ -21,14 +21,6 @@ class DataError(RuntimeError):
     """Raised when the data cannot be used. One sentence: expected, found, and what to do."""
 
 
-class EmptyCorpus(DataError):
-    """Raised when there are no documents, or too few."""
-
-
-class UnreadableDocument(DataError):
-    """Raised when a document is not text or cannot be read."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class CorpusFile:
     """One file of a corpus: path in the folder, size in bytes, sha256, number of documents."""
@@ -59,7 +51,7 @@ class Corpus:
     def texts(self, node: int, nodes: int) -> Iterator[tuple[int, bytes]]:
         """Yield (number, UTF-8 text) of each document with number % nodes == node, in order.
 
-        The other documents are not parsed. Raises UnreadableDocument.
+        The other documents are not parsed. Raises DataError.
         """
         first = 0
         for source in self.sources:
@@ -72,17 +64,17 @@ class Corpus:
 def scan_corpus(folder: Path) -> Corpus:
     """Find and count the documents of a folder; read every file once, for its sha256.
 
-    Raises EmptyCorpus or UnreadableDocument.
+    Raises DataError.
     """
     if not folder.is_dir():
-        raise EmptyCorpus(f"{folder} is not a folder: name the folder with the documents")
+        raise DataError(f"{folder} is not a folder: name the folder with the documents")
     try:
         files = sorted((path.relative_to(folder).as_posix(), path) for path in _walk_files(folder))
     except OSError as error:
         raise _unreadable_error(str(error.filename), str(error.strerror)) from error
     corpus = Corpus(folder=folder, sources=tuple(_scan_file(path, name) for name, path in files))
     if not corpus.documents:
-        raise EmptyCorpus(
+        raise DataError(
             f"{folder} has no documents. Expected: text files, or *.jsonl files with a"
             ' {"text": ...} on each line'
         )
@@ -146,6 +138,6 @@ def _parse_line(line: bytes, location: str) -> bytes:
         raise _unreadable_error(location, 'not a JSON object with a "text" in UTF-8') from None
 
 
-def _unreadable_error(location: str, reason: str) -> UnreadableDocument:
+def _unreadable_error(location: str, reason: str) -> DataError:
     why = f"{reason}. Repair it or remove it from the folder"
-    return UnreadableDocument(f"{location} cannot be read as a document: {why}")
+    return DataError(f"{location} cannot be read as a document: {why}")

@@ -48,13 +48,13 @@ def open_usable_shard(folder: Path, config: TrainConfig) -> shards.Shard:
     shard = shards.open_shard(folder)
     vocab, needed = shard.content["vocab"], config.seq + 1
     if vocab > config.vocab:
-        raise shards.StaleShards(
+        raise DataError(
             f"{shard.folder} has a vocabulary of {vocab}. Expected: at most the model's"
             f" {config.vocab}: train with --vocab {vocab} or more"
         )
     for lane in shard.lanes:
         if (count := len(shard.tokens(lane))) < needed:
-            raise shards.ShortShard(
+            raise DataError(
                 f"{shard.folder} has {count} tokens in lane {lane}. Expected: {needed} or more for"
                 " one sample: use a smaller --seq, fewer lanes or more documents"
             )
@@ -64,7 +64,7 @@ def open_usable_shard(folder: Path, config: TrainConfig) -> shards.Shard:
 def validate_shard_set(reports: Sequence[tuple[str, dict[str, Any]]]) -> list[int]:
     """Return the number of the shard that each rank holds, given the (host, content) of each.
 
-    Raises StaleShards unless all are shards of one set, MissingShard unless the set is complete.
+    Raises DataError unless all are shards of one set, and the set is complete.
     """
     lead, first = reports[0]
     files: dict[int, Any] = {}
@@ -75,13 +75,13 @@ def validate_shard_set(reports: Sequence[tuple[str, dict[str, Any]]]) -> list[in
             seen, wanted = (shards.entries_text(one, keys) for one in (content, first))
             other = f"other files of shard {content['node']} than another rank"
             found = f"a shard with {seen}, but rank 0 on {lead} has {wanted}" if keys else other
-            raise shards.StaleShards(
+            raise DataError(
                 f"rank {rank} on {host} has {found}: make the shards again on every node, from the"
                 " same documents"
             )
     missing = sorted(set(range(first["nodes"])) - files.keys())
     if missing:
-        raise shards.MissingShard(
+        raise DataError(
             f"no node has shard {', '.join(map(str, missing))} of {first['nodes']}: use"
             f" {first['nodes']} nodes, or make the shards for the number of nodes that you use"
         )
@@ -95,11 +95,11 @@ def _try_read(action: Callable[[], Any]) -> tuple[Any, DataError | None]:
     except DataError as error:
         return None, error
     except OSError as error:
-        return None, shards.BadShard(f"the shard cannot be read: {error}")
+        return None, DataError(f"the shard cannot be read: {error}")
 
 
 def _raise_first(reports: Sequence[tuple[str, DataError | None]]) -> None:
     """Raise on every rank the error of the first rank that has one."""
     for rank, (host, problem) in enumerate(reports):
         if problem is not None:
-            raise type(problem)(f"rank {rank} on {host}: {problem}")
+            raise DataError(f"rank {rank} on {host}: {problem}")

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reference_trainer import manifest
-from reference_trainer.data.documents import Corpus, DataError, EmptyCorpus, scan_corpus
+from reference_trainer.data.documents import Corpus, DataError, scan_corpus
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,25 +39,10 @@ LANES = 48  # can be divided evenly among 1, 2, 3, 4, 6, 8, 12, 16, 24 and 48 no
 TOKENISER = "bytes"
 EOD = 256  # the token after each document: no byte has this value
 VOCAB = EOD + 1
+DTYPE = "<u2"  # two bytes hold every token
 FOLDER = click.Path(file_okay=False, path_type=Path)
 # Manifest entries that the shards of all nodes have in common.
 COMMON_KEYS = ("tokeniser", "vocab", "dtype", "corpus", "lanes", "nodes")
-
-
-class MissingShard(DataError):
-    """Raised when there is no shard where one is needed."""
-
-
-class BadShard(DataError):
-    """Raised when a shard does not match its manifest: cut, changed or damaged."""
-
-
-class StaleShards(DataError):
-    """Raised when shards do not fit each other or this run: another N, corpus or vocabulary."""
-
-
-class ShortShard(DataError):
-    """Raised when a lane has too few tokens for one sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +70,10 @@ class Shard:
         return np.asarray(np.memmap(path, dtype=dtype, mode="r"))  # a plain view is faster to slice
 
     def check(self, whole: bool) -> None:
-        """Check the sizes of all files, and if `whole` their sha256. Raises BadShard."""
+        """Check the sizes of all files, and if `whole` their sha256. Raises DataError."""
         for name, entry in self.content["files"].items():
             if problem := manifest.check_file(self.folder / name, entry, sha256=whole):
-                raise BadShard(f"{self.folder}: {problem}; remove the folder and make it again")
+                raise DataError(f"{self.folder}: {problem}; remove the folder and make it again")
 
 
 def lane_name(lane: int) -> str:
@@ -96,16 +81,11 @@ def lane_name(lane: int) -> str:
     return f"lane-{lane:05}"
 
 
-def dtype_for(vocab: int) -> str:
-    """Return the smallest integer type that holds every token, as numpy writes it: 2 or 4 bytes."""
-    return "<u2" if vocab <= 1 << 16 else "<u4"
-
-
 def tokenise(text: bytes) -> NDArray[np.uint16]:
     """Make the tokens of a document, uint16 [bytes + 1]: its bytes, then EOD."""
     import numpy as np
 
-    tokens = np.full(len(text) + 1, EOD, dtype=dtype_for(VOCAB))
+    tokens = np.full(len(text) + 1, EOD, dtype=DTYPE)
     tokens[:-1] = np.frombuffer(text, dtype=np.uint8)
     return tokens
 
@@ -119,16 +99,16 @@ def make_shard(documents: Path, out: Path, *, node: int, nodes: int, lanes: int 
     """Write the tokenised documents of node `node` of `nodes` as a shard in the folder `out`.
 
     The shard is written to a fresh folder and renamed, so a folder with a shard's name is complete.
-    An existing shard with the same content is checked, every byte, and kept. Raises EmptyCorpus,
-    UnreadableDocument, StaleShards (another shard exists), BadShard (the existing one is damaged),
-    OSError, and ValueError for invalid arguments.
+    An existing shard with the same content is checked, every byte, and kept. Raises DataError
+    (also where another shard exists, or the existing one is damaged), OSError, and ValueError for
+    invalid arguments.
     """
     _require_numbers(node, nodes, lanes)
     if out.resolve().is_relative_to(documents.resolve()):
         raise ValueError(f"out is {out}. Expected: a folder outside of the documents")
     corpus = scan_corpus(documents)
     if corpus.documents < lanes:
-        raise EmptyCorpus(
+        raise DataError(
             f"{documents} has {corpus.documents} documents. Expected: at least one for each of"
             f" {lanes} lanes: split them, or choose fewer lanes"
         )
@@ -147,16 +127,16 @@ def make_shard(documents: Path, out: Path, *, node: int, nodes: int, lanes: int 
 def open_shard(out: Path) -> Shard:
     """Open the shard in a folder; check its files' sizes, but not their sha256.
 
-    Raises MissingShard, BadShard, or StaleShards (several shards, or another schema).
+    Raises DataError for none, several, a damaged one, or another schema.
     """
     names = _shard_names(out)
     if not names:
-        raise MissingShard(
+        raise DataError(
             f"{out} has no shard (a folder shard-I-of-N): make it on this node with"
             " `python -m reference_trainer shards`"
         )
     if len(names) > 1:
-        raise StaleShards(
+        raise DataError(
             f"{out} has {', '.join(names)}. Expected: one shard. Remove the other shards;"
             " each node needs a separate folder for its shard"
         )
@@ -187,7 +167,7 @@ def _new_content(corpus: Corpus, node: int, nodes: int, lanes: int) -> dict[str,
         "schema": SCHEMA,
         "tokeniser": TOKENISER,
         "vocab": VOCAB,
-        "dtype": dtype_for(VOCAB),
+        "dtype": DTYPE,
         "corpus": {"sha256": corpus.sha256, "documents": corpus.documents},
         "lanes": lanes,
         "nodes": nodes,
@@ -197,10 +177,10 @@ def _new_content(corpus: Corpus, node: int, nodes: int, lanes: int) -> dict[str,
 
 
 def _require_same(shard: Shard, content: dict[str, Any]) -> Shard:
-    """Return the existing shard. Raises StaleShards if it is not what would be made."""
+    """Return the existing shard. Raises DataError if it is not what would be made."""
     keys = [n for n in (*COMMON_KEYS, "node") if shard.content[n] != content[n]]
     if keys:
-        raise StaleShards(
+        raise DataError(
             f"{shard.folder} exists with {entries_text(shard.content, keys)}. Expected:"
             f" {entries_text(content, keys)}. Remove it, or choose another folder"
         )
@@ -238,7 +218,7 @@ def _fill_folder(folder: Path, corpus: Corpus, content: dict[str, Any]) -> dict[
     entries = {name: {**file, "documents": counts[name]} for name, file in described.items()}
     tokens = sum(file["size"] for file in entries.values()) // int(content["dtype"][-1])
     content = {**content, "documents": counts.total(), "tokens": tokens, "files": entries}
-    manifest.write_content(folder, content)
+    manifest.write(folder, **content)
     return content
 
 
@@ -248,14 +228,15 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         content = json.loads((folder / manifest.NAME).read_text(encoding="ascii"))
         stored_sha256 = content.pop("seal")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise BadShard(f"{folder}: {manifest.NAME} cannot be read ({error!r}); {remedy}") from error
+        problem = f"cannot be read ({error!r}); {remedy}"
+        raise DataError(f"{folder}: {manifest.NAME} {problem}") from error
     if stored_sha256 != manifest.content_sha256(content):
-        raise BadShard(f"{folder}: {manifest.NAME} does not match its own sha256; {remedy}")
+        raise DataError(f"{folder}: {manifest.NAME} does not match its own sha256; {remedy}")
     if content["schema"] != SCHEMA:
         problem = f"schema {content['schema']}, but this trainer reads schema {SCHEMA}"
-        raise StaleShards(f"{folder}: {manifest.NAME} has {problem}; {remedy}")
+        raise DataError(f"{folder}: {manifest.NAME} has {problem}; {remedy}")
     if folder.name != f"shard-{content['node']}-of-{content['nodes']}":
-        raise BadShard(f"{folder} was renamed: it contains {content['rule']}; {remedy}")
+        raise DataError(f"{folder} was renamed: it contains {content['rule']}; {remedy}")
     return content
 
 

@@ -8,9 +8,9 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -36,46 +36,20 @@ MAX_SECONDS = 24 * 24 * 3600
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """Job to run: the trainer on `size` accelerators, restarted up to `restarts` times.
+    """Job to run: the trainer on the ranks of a gang, restarted up to `restarts` times.
 
-    `environment` is merged over the ranks' own (None removes a variable). `wait_s` is how many
-    seconds to wait for room. `on_start` is called with each gang and the number of the attempt.
-    `notify` is called with messages for the user.
+    `ranks` is never started: each attempt that needs a gang gets a copy of it. `on_start` is called
+    with each gang and the number of the attempt.
     """
 
     config: TrainConfig
-    size: int
-    resource: str
-    environment: dict[str, str | None] = field(default_factory=dict)
-    restarts: int = 3
-    wait_s: float = 300
-    name: str = "launch"
-    on_start: Callable[[Gang, int], None] = lambda gang, attempt: None
-    notify: Callable[[str], None] = lambda words: None
-
-    def gang(self) -> Gang:
-        """Make the gang of this job; it starts when it is entered."""
-        return Gang(
-            self.size,
-            resource=self.resource,
-            environment=self.environment,
-            timeout=self.wait_s,
-            name=self.name,
-            notify=self.notify,
-        )
+    ranks: Gang
+    restarts: int
+    on_start: Callable[[Gang, int], None]
 
 
-@dataclass(frozen=True)
-class JobResult:
-    """Result of a finished job: that of each rank, and the number of attempts (None: unknown)."""
-
-    ranks: Sequence[dict[str, Any]]
-    attempts: int | None = None
-
-    @property
-    def rank0(self) -> dict[str, Any]:
-        """Result of rank 0."""
-        return self.ranks[0]
+# Of a finished job: the result of each rank, and the number of attempts (None: unknown).
+JobResult = tuple[list[dict[str, Any]], int | None]
 
 
 @joins(JOB)
@@ -119,15 +93,16 @@ def run_with_gang(job: TrainingJob) -> JobResult:
     def log_event(event: str, values: dict[str, Any]) -> None:
         log.write(event, **values)
         if event in ("lost", "left"):
-            job.notify(values["reason"])
+            notify(values["reason"])
         elif event == "repaired":
-            job.notify(f"started again on the same nodes: {name_ranks(values['ranks'])}")
+            notify(f"started again on the same nodes: {name_ranks(values['ranks'])}")
         elif event == "removed":
-            job.notify("all ranks were ended, to be started again in a new placement group")
+            notify("all ranks were ended, to be started again in a new placement group")
 
+    notify = job.ranks.notify
     with closing(EventLog(job.config.out, "attempts.jsonl")) as log:
         results, attempts = supervise(
-            job.gang,
+            partial(replace, job.ranks),
             train_rank,
             job.config,
             restarts=job.restarts,
@@ -136,7 +111,7 @@ def run_with_gang(job: TrainingJob) -> JobResult:
             on_start=job.on_start,
             on_event=log_event,
         )
-    return JobResult(results, attempts=len(attempts))
+    return results, len(attempts)
 
 
 def run_with_ray_train(job: TrainingJob) -> JobResult:
@@ -153,18 +128,18 @@ def run_with_ray_train(job: TrainingJob) -> JobResult:
     except ImportError as error:
         why = f"{error}. Install it: pip install 'ray[train]'"
         raise GangError(f"Ray Train cannot be used: {why}") from None
-    out = _out_folder(job)
+    out, ranks = _out_folder(job), job.ranks
     trainer = TorchTrainer(
         _ray_train_rank,
-        torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if _sees_cuda(job) else "gloo"),
-        train_loop_config={"config": job.config, "environment": job.environment},
+        torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if _sees_cuda(ranks) else "gloo"),
+        train_loop_config={"config": job.config, "environment": ranks.environment or {}},
         scaling_config=ScalingConfig(
-            num_workers=job.size,
-            use_gpu=job.resource == "GPU",
-            resources_per_worker={job.resource: 1},
+            num_workers=ranks.size,
+            use_gpu=ranks.resource == "GPU",
+            resources_per_worker={ranks.resource: 1},
         ),
         run_config=RunConfig(
-            name=job.name,
+            name=ranks.name,
             storage_path=str(out.resolve() / "ray-train"),
             failure_config=FailureConfig(max_failures=job.restarts),
         ),
@@ -173,13 +148,13 @@ def run_with_ray_train(job: TrainingJob) -> JobResult:
         trainer.fit()
     except Exception as error:
         raise GangError(f"Ray Train gave up: {last_line(error)}") from error
-    return JobResult(_read_results(out, job.size))
+    return _read_results(out, ranks.size), None
 
 
-def _sees_cuda(job: TrainingJob) -> bool:
+def _sees_cuda(ranks: Gang) -> bool:
     """Return whether torch finds a GPU in a process that owns one of Ray's.
 
-    Raises GangError when there is no room for that process within `wait_s` seconds.
+    Raises GangError when there is no room for that process within `timeout` seconds.
     """
 
     def cuda_available() -> bool:
@@ -187,12 +162,12 @@ def _sees_cuda(job: TrainingJob) -> bool:
 
         return torch.cuda.is_available()
 
-    call = ray.remote(cuda_available).options(**ray_resources(job.resource)).remote()
+    call = ray.remote(cuda_available).options(**ray_resources(ranks.resource)).remote()
     try:
-        return bool(ray.get(call, timeout=job.wait_s))
+        return bool(ray.get(call, timeout=ranks.timeout))
     except ray.exceptions.GetTimeoutError:
         ray.cancel(call, force=True)
-        message = f"no free resources for one rank within {job.wait_s:.0f} s"
+        message = f"no free resources for one rank within {ranks.timeout:.0f} s"
         raise GangError(message) from None
 
 
@@ -208,14 +183,14 @@ def run_with_torchrun(job: TrainingJob) -> JobResult:
     wait for it. Raises GangError.
     """
     out = _out_folder(job)
-    with job.gang() as gang:
+    with replace(job.ranks) as gang:
         job.on_start(gang, 1)
         try:
             agents = _agent_commands(job, gang)
-            gang.run(run_torchrun, timeout=MAX_SECONDS, environment=job.environment, each=agents)
+            gang.run(run_torchrun, timeout=MAX_SECONDS, environment=gang.environment, each=agents)
         except GangError as error:
             raise GangError(f"torchrun gave up: {error}") from error
-    return JobResult(_read_results(out, job.size))
+    return _read_results(out, gang.size), None
 
 
 def _agent_commands(job: TrainingJob, gang: Gang) -> list[tuple[list[str], str]]:
@@ -226,7 +201,7 @@ def _agent_commands(job: TrainingJob, gang: Gang) -> list[tuple[list[str], str]]
         on_node = [peer for peer in gang.places if peer.node == place.node]
         options = [
             *["--nnodes", str(len(nodes)), "--nproc-per-node", str(len(on_node))],
-            *["--rdzv-backend", "c10d", "--rdzv-id", job.name, "--local-addr", place.address],
+            *["--rdzv-backend", "c10d", "--rdzv-id", gang.name, "--local-addr", place.address],
             *["--max-restarts", str(job.restarts)],
             *["-m", "reference_trainer", "train", *cli_options(job.config)],
         ]
@@ -327,22 +302,21 @@ def launch(
     runtime_env = None if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else default_env
     ray.init(log_to_driver=True, logging_level="warning", runtime_env=runtime_env)
     resource = "GPU" if ray.cluster_resources().get("GPU") else "CPU"
-    job = TrainingJob(
-        config=config,
-        size=_count_ranks(workers, resource),
+    ranks = Gang(
+        _count_ranks(workers, resource),
         resource=resource,
         environment={JOB_VARIABLE: name, **_parse_settings(settings), **dict.fromkeys(unset)},
-        restarts=restarts,
-        wait_s=wait,
+        timeout=wait,
         name=name,
-        on_start=partial(print_rendezvous, config.show),
         notify=click.echo,
     )
+    on_start = partial(print_rendezvous, config.show)
+    job = TrainingJob(config=config, ranks=ranks, restarts=restarts, on_start=on_start)
     try:
-        result = LAUNCHERS[launcher](job)
+        results, attempts = LAUNCHERS[launcher](job)
     except GangError as error:
         raise click.ClickException(str(error)) from None
-    _print_result(job, result)
+    _print_result(results, attempts)
 
 
 def _parse_settings(settings: tuple[str, ...]) -> dict[str, str | None]:
@@ -364,19 +338,19 @@ def print_rendezvous(shown: str, gang: Gang, attempt: int) -> None:
         click.echo(f"attempt={attempt} {encode_words({**where, **variables})}")
 
 
-def _print_result(job: TrainingJob, result: JobResult) -> None:
+def _print_result(results: list[dict[str, Any]], attempts: int | None) -> None:
     """Print the last lines. Raises click.ClickException when the last loss is not finite."""
-    steps = result.rank0["steps"]
-    last = steps[-1] if steps else {"step": result.rank0["start_step"], "loss": None}
+    first = results[0]
+    last = first["steps"][-1] if first["steps"] else {"step": first["start_step"], "loss": None}
     if last["loss"] is not None and not math.isfinite(last["loss"]):
         found = f"the loss of step {last['step']} is {last['loss']}"
         raise click.ClickException(f"training failed: {found}")
-    for rank in result.ranks:
-        click.echo(f"trained {encode_words(rank_environment.trained_words(rank))}")
+    for result in results:
+        click.echo(f"trained {encode_words(rank_environment.trained_words(result))}")
     loss = "" if last["loss"] is None else f" loss={last['loss']:.4f}"
-    attempts = "" if result.attempts is None else f" attempts={result.attempts}"
-    end = f"step={last['step']}{loss} digest={result.rank0['digest']}"
-    click.echo(f"done ranks={job.size}{attempts} {end}")
+    made = "" if attempts is None else f" attempts={attempts}"
+    end = f"step={last['step']}{loss} digest={first['digest']}"
+    click.echo(f"done ranks={len(results)}{made} {end}")
 
 
 def _count_ranks(workers: str, resource: str) -> int:

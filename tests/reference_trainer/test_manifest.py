@@ -15,7 +15,7 @@ def folder_with_manifest(path: Path, **changes) -> Path:
     for name in (".metadata", "__0_0.distcp"):
         (path / name).write_bytes(b"content of " + name.encode())
         files[name] = manifest.describe_file(path / name)
-    content = {"step": 4, "world_size": 1, "identity": {"dim": 64}, "files": files, **changes}
+    content = {"step": 4, "world": 1, "identity": {"dim": 64}, "files": files, **changes}
     manifest.write(path, **content)
     return path
 

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from probes.launch.training import (
+    VALIDATION,
+    WEIGHTS,
     TrainedJob,
     announced_ranks,
     export_error,
     exporting_ranks,
+    find_odd_ranks,
     loss_ratio,
     metric_error,
     wrong_samples,
-    wrong_validation,
-    wrong_weights,
 )
 from reference_trainer.config import TrainConfig
 from reference_trainer.rank_environment import (
@@ -78,9 +79,9 @@ def what_is_wrong(job: TrainedJob) -> set[str]:
     assert ratio is not None
     assert export is not None
     found = {
-        "weights": bool(wrong_weights(job)),
+        "weights": bool(find_odd_ranks(job, WEIGHTS)),
         "samples": bool(wrong_samples(job)[0]),
-        "validation": bool(wrong_validation(job)),
+        "validation": bool(find_odd_ranks(job, VALIDATION)),
         "metrics": error > 0.0005,
         "loss": ratio > 0.9,
         "export": exporting_ranks(job) != ["0"],
@@ -100,8 +101,8 @@ def test_each_error_is_seen_and_no_other(jobs: dict[str, TrainedJob], plant: str
 
 
 def test_the_rank_that_errs_is_named(jobs: dict[str, TrainedJob]) -> None:
-    assert [one.ranks for one in wrong_weights(jobs["weights"])] == [("1",)]
-    assert [one.ranks for one in wrong_validation(jobs["validation"])] == [("1",)]
+    assert [one.ranks for one in find_odd_ranks(jobs["weights"], WEIGHTS)] == [("1",)]
+    assert [one.ranks for one in find_odd_ranks(jobs["validation"], VALIDATION)] == [("1",)]
     count, wrong = wrong_samples(jobs["samples"])
     assert count == 2 * 12 * 4  # the samples of rank 0 twice, those of rank 1 never
     assert [one.ranks for one in wrong] == [("0", "1"), ()]

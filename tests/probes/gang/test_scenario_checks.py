@@ -17,7 +17,7 @@ from probes.findings import finding
 from probes.gang import job_driver as gang_job
 from probes.gang import scenario_checks as gang_closing
 from probes.gang.judge import judge_actors, judge_big_wait, judge_undisturbed, report_queue_layer
-from probes.gang.scenario import DeferredMeasurement
+from probes.gang.scenario import Scenario
 from probes.gang.scenario_checks import (
     _judge_detection,
     judge_deferred,
@@ -34,8 +34,7 @@ Judged = Callable[..., Any]
 class Scene(SimpleNamespace):
     """What the judging asks of a scene, without a cluster."""
 
-    def measure_at_end(self, name: str, value: Any, *because: Any, **options: Any) -> None:
-        self.deferred.append(DeferredMeasurement(name, value, because, **options))
+    measure_at_end = Scenario.measure_at_end
 
     def finish(self) -> ProbeResult:
         judge_deferred(self)  # type: ignore[arg-type]  (a stand-in)

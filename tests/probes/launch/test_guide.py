@@ -131,7 +131,7 @@ def test_a_guide_is_known_by_its_hash(tmp_path: Path) -> None:
 
 
 def found(line: str, *hosts: str) -> list[str]:
-    return [fault.found for fault in lint_guide([Command(1, line)], hosts)]
+    return [found for _, found, _ in lint_guide([Command(1, line)], hosts)]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from probes.restart.faulted_run import (
 from probes.restart.judge import judge_full_disk, judge_repeat, report_unequal
 from probes.restart.other_ranks import NodeLoss, NodeRepair, WorldSizeRuns, judge_kills
 from probes.restart.reference_run import (
-    BITWISE_KEYS,
+    KEY_WORDS,
     SAVE_EVERY,
     STEPS,
     ReferenceRun,
@@ -50,7 +50,7 @@ VICTIM = "rank 1 on node1: No space left on device"
 
 def steps(first: int, last: int) -> list[dict[str, Any]]:
     """What a rank tells of its steps: the same of each run."""
-    tell = lambda step: {key: f"{key} {step}" for key in BITWISE_KEYS}  # noqa: E731
+    tell = lambda step: {key: f"{key} {step}" for key in KEY_WORDS}  # noqa: E731
     return [{"step": n, "event": "step", **tell(n)} for n in range(first, last + 1)]
 
 

@@ -40,15 +40,6 @@ class SeenFault:
         """Tell who was to meet the fault."""
         return self.target
 
-    def arm(self, target: object) -> None:
-        """It is over."""
-
-    def wait(self) -> None:
-        """It is over."""
-
-    def close(self) -> None:
-        """It is over."""
-
 
 def as_data(answer: object, node_names: dict[str, str]) -> object:
     """The answer, without what is alive in it."""

@@ -177,7 +177,7 @@ def future(path: Path):
 def foreign(path: Path):
     content = manifest.read(path)
     (path / "manifest.json").unlink()
-    manifest.write(path, step=4, world_size=1, identity={**content["identity"], "dim": 99},
+    manifest.write(path, step=4, world=1, identity={**content["identity"], "dim": 99},
                    files=content["files"])  # fmt: skip
 
 

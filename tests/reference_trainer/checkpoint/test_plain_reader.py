@@ -41,7 +41,7 @@ def seal(path):
     manifest.write(
         path,
         step=content["step"],
-        world_size=content["world"],
+        world=content["world"],
         identity=content["identity"],
         files={name: manifest.describe_file(path / name) for name in names},
     )

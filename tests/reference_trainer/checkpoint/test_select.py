@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
         for name, size in SIZES.items():
             (path / name).write_bytes(bytes([step]) * size)
         files = {name: manifest.describe_file(path / name) for name in SIZES}
-        manifest.write(path, step=step, world_size=2, identity=OURS, files=files)
+        manifest.write(path, step=step, world=2, identity=OURS, files=files)
     return tmp_path
 
 

@@ -12,7 +12,6 @@ import torch
 from probes.launch.training import announced_ranks
 from reference_trainer.distributed import identify_gpu
 from reference_trainer.launch.launchers import (
-    JobResult,
     _parse_settings,
     _print_result,
     print_rendezvous,
@@ -36,8 +35,7 @@ def test_a_job_says_of_each_rank_where_it_is_and_what_it_trained_on(
             "steps": steps, "start_step": 5, "variables": {"STAGE": "a b"}, "master": "10.0.0.1",
             "start_digest": "s" * 64, "validation": {"crc32": "c", "loss": 3.0},
             "export": {"sha256": "e" * 64}}  # fmt: skip
-    result = JobResult([last], attempts=1)
-    _print_result(SimpleNamespace(size=1), result)  # type: ignore[arg-type]
+    _print_result([last], 1)
     [row] = announced_ranks(capsys.readouterr().out)
     expected = {"node": "id0", "host": "n0", "pid": "7", "TRAINING_JOB": "myjob", "RANK": "0",
                 "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "0",
