@@ -216,8 +216,16 @@ class Rank:
         """Host and number of its process."""
         return self.writer[:2]
 
-    def advance_to(self, stage_name: str) -> None:
-        """Record that the rank has reached this stage, or a later one, in its current work."""
+    def find_member(self, pointer: bytes) -> CommunicatorMember | None:
+        """Find its place in the newest communicator of this address."""
+        return next((one for one in reversed(self.comms) if one.pointer == pointer), None)
+
+    def advance_to(self, stage_name: str, *, begins: bool = False) -> None:
+        """Record that the rank has reached this stage, or a later one, in its current work.
+
+        `begins`: NCCL writes such a line before any communicator.
+        """
+        self.has_beginning |= begins
         if self.open_comms:
             newest = next(reversed(self.open_comms))
             self.open_comms[newest] = max(self.open_comms[newest], STAGES.index(stage_name))

@@ -134,6 +134,16 @@ class Log:
         self.free_bytes -= size if fits else 0
         return fits
 
+    def skip(self, sentence: str) -> None:
+        """Record that something is not read, so that a missing line proves nothing."""
+        self.unread_files.append(sentence)
+        self.read_failed = True
+
+    @property
+    def location(self) -> str:
+        """Place `file:line` of the line that is read now."""
+        return f"{self.files[-1].name}:{self.files[-1].line_number}"
+
     @property
     def external_edges(self) -> int:
         """Number of edges between hosts, over any network."""
