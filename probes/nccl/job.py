@@ -277,9 +277,7 @@ class HostEdges:
     def count_edges(self, ranks: Iterable[Rank], location_of: Callable[[int], str]) -> None:
         """Count the edges of all ranks; set for each host the kinds that leave it, and where."""
         for rank in ranks:
-            comms: dict[int, list[Communicator]] = {}
-            for member in rank.comms if rank.edges else ():
-                comms.setdefault(member.number, []).append(member.comm)
+            comms = group_pairs((one.number, one.comm) for one in rank.comms if rank.edges)
             for edge, position in rank.edges or ():
                 self._count_edge(rank, edge, position, comms.get(edge.rank, []))
         for kind in EDGE_KINDS:

@@ -44,24 +44,19 @@ def _mode_of(path: Path) -> int:
 
 def _walk(root: Path, skipped: list[str]) -> Iterator[Path]:
     """Yield the regular files below a folder; report in `skipped` why anything else is not read."""
-    folders = [root]
-    while folders:
-        folder = folders.pop()
-        try:
-            paths = [Path(entry) for entry in os.scandir(folder)]
-        except OSError as error:
-            skipped.append(f"{folder} cannot be read: {error.strerror}")
-            continue
-        for path in paths:
+
+    def skip(error: OSError) -> None:
+        skipped.append(f"{error.filename} cannot be read: {error.strerror}")
+
+    for folder, folders, files in os.walk(root, onerror=skip):
+        for path in (Path(folder, name) for name in (*folders, *files)):
             if path.is_symlink():
                 if not _leads_into(path, root):  # its target is read in its own place
                     outside = f"it is a link to a file outside {root}, or to no file"
                     skipped.append(f"{path} was not read: {outside}. Give the file itself")
-            elif path.is_dir():
-                folders.append(path)
             elif path.is_file():
                 yield path
-            else:
+            elif not path.is_dir():
                 skipped.append(f"{path} was not read: in a folder, only regular files are read")
 
 

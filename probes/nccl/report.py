@@ -120,7 +120,7 @@ def judge_log(log: Log) -> NcclReport:
     """Judge a log that has been read."""
     between = detect_transport.DETECTORS if log.crosses_hosts and not log.single_host else ()
     detectors = (*detect_init.DETECTORS, detect_transport.isolated_hosts, *between)
-    ended = list(calls.ended_processes(log))
+    ended = list(calls.reported_causes(log, ends=True))
     findings = [*ended, *(finding for detect in detectors for finding in detect(log))]
     codes = [finding.code for finding in findings if finding.code != "INIT-SLOW"]
     explained = bool(ended) or any(code.startswith((*STARTS, "FAB-MIXED")) for code in codes)
