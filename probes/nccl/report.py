@@ -126,9 +126,11 @@ def judge_log(log: Log) -> NcclReport:
     explained = bool(ended) or any(code.startswith((*STARTS, "FAB-MIXED")) for code in codes)
     if not explained:
         plugin = () if {"FAB-PLUGIN", "FAB-NO-EFA"} & {*codes} else (calls.plugin_errors,)
+        # Where all ranks waited until the job gave up, no rank failed to join.
+        waited = (detect_init.find_hang,) if detect_init.gave_up(log) else ()
         explain = (
-            calls.reported_causes, calls.other_errors, *plugin, detect_init.start_without_end,
-            calls.torch_errors, calls.reported_follow_ups, detect_init.find_hang,
+            calls.reported_causes, calls.other_errors, *plugin, *waited, calls.torch_errors,
+            calls.reported_follow_ups, detect_init.find_hang,
         )  # fmt: skip
         findings += next(filter(None, (list(detect(log)) for detect in explain)), [])
     counts = log.edge_counts
