@@ -282,9 +282,11 @@ def two_families(log: Log) -> tuple[str, list[str]] | None:
     if len(found) < 2:
         return None
     families = sorted(found.items(), key=lambda one: len(one[1]))
-    uses = (f" {'uses' if len(hosts) == 1 else 'use'} {family}" for family, hosts in families)
-    texts = [join_names(hosts) + use for (_, hosts), use in zip(families, uses, strict=True)]
-    return ", ".join(texts), families[0][1]
+    uses = (
+        f"{join_names(hosts)} {'uses' if len(hosts) == 1 else 'use'} {family}"
+        for family, hosts in families
+    )
+    return ", ".join(uses), families[0][1]
 
 
 # Each way to hang: the message, the suspects, and the remedy.

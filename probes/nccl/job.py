@@ -315,9 +315,9 @@ class HostEdges:
         if len(comms) > MAX_CANDIDATES:
             return None, True
         candidates = [comm for comm in comms if edge.peer < comm.size]
-        for comm in candidates:
-            if self._may_leave_host(comm, rank, edge.peer):
-                return comm, True
+        leaving = (comm for comm in candidates if self._may_leave_host(comm, rank, edge.peer))
+        if comm := next(leaving, None):
+            return comm, True
         return (candidates[0], False) if candidates else (None, True)
 
     def _may_leave_host(self, comm: Communicator, rank: Rank, peer: int) -> bool:

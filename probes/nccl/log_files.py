@@ -23,7 +23,12 @@ def find_logs(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
     paths: list[Path] = []
     skipped: list[str] = []
     for path in given:
-        mode = stat.S_IFIFO if path == STDIN else _mode_of(path)
+        try:
+            mode = stat.S_IFIFO if path == STDIN else path.stat().st_mode
+        except FileNotFoundError:
+            raise UnreadableLog(f"expected a log file, found nothing at {path}") from None
+        except OSError as error:
+            raise UnreadableLog(f"{path} cannot be read: {error.strerror}") from None
         if stat.S_ISDIR(mode):
             paths += sorted(_walk(path, skipped))
         elif stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
@@ -31,15 +36,6 @@ def find_logs(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
         else:
             raise UnreadableLog(f"{path}: expected a log file, found a device or a socket")
     return paths, skipped
-
-
-def _mode_of(path: Path) -> int:
-    try:
-        return path.stat().st_mode
-    except FileNotFoundError:
-        raise UnreadableLog(f"expected a log file, found nothing at {path}") from None
-    except OSError as error:
-        raise UnreadableLog(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _walk(root: Path, skipped: list[str]) -> Iterator[Path]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -320,9 +321,6 @@ def _reported(row: LineRow, line: str, window: bytes, match: re.Match[bytes]) ->
 
 def _wrong_count(figure: bytes) -> int:
     """Parse a count of wrong elements by nccl-tests: `0`, `12`, `1e+06`, `N/A`; -1 for `nan`."""
-    if figure == b"N/A":
-        return 0
-    try:
-        return int(float(figure))
-    except (ValueError, OverflowError):
-        return -1
+    with suppress(ValueError, OverflowError):
+        return 0 if figure == b"N/A" else int(float(figure))
+    return -1
