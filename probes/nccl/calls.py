@@ -24,6 +24,7 @@ from probes.nccl.log import Log
 from probes.nccl.patterns import TEXT, read_kinds, read_phrases, read_table
 from probes.nccl.rows import Reported
 from probes.toml_tables import ClosedTable
+from reports.groups import group_pairs
 from reports.record import Finding
 
 FILE = Path(__file__).with_name("remedies.toml")
@@ -272,21 +273,17 @@ def torch_errors(log: Log) -> Iterator[Finding]:
     behind = [one for one in reports if one.groups.get("behind")]
     shown = [*behind, *reports]
     message = f"the job reports: {join_names(_texts_with_ranks(shown))}"
-    for hit in log.hits["last-error"][:1]:
-        message += f" (last error: {hit.detail})"
     numbers = re.findall(r"\d+", " ".join(one.groups["behind"] for one in behind))
     suspects = [f"rank {number}" for number in dict.fromkeys(numbers)]
-    endless = [one for one in reports if one.row.role in ENDLESS]
-    failed = (one.row for one in reports if one.row.role not in ENDLESS)
-    advised = (row.advice or advise(row.kind) for row in failed)
-    remedy = next(filter(None, advised), "")
+    endless = [one.row for one in reports if one.row.role in ENDLESS]
+    failed = [one.row for one in reports if one.row.role not in ENDLESS]
+    remedies = [say("desync")] if numbers else [row.advice or advise(row.kind) for row in failed]
     if compared := compare_calls(log.reported("work"), log.world_size):
-        message = f"{compared.statement}; {message}"
-        suspects = suspects or compared.suspects
-        remedy = remedy or say(compared.advice)
-    if endless:
-        stuck = next((one.row.advice for one in endless if one.row.advice), say("timeout"))
-        remedy = say("desync") if numbers else remedy or stuck
+        statement, named, advice = compared
+        message, suspects = f"{statement}; {message}", suspects or named
+        remedies.append(say(advice))
+    remedies += [*(row.advice for row in endless), say("timeout") if endless else ""]
+    remedy = next(filter(None, remedies), "")
     remedy = remedy.replace(SET_LEVEL, "") if log.ranks else remedy  # NCCL writes warnings already
     yield one_finding("NCCL-ERROR", message, suspects, places_of(shown), remedy)
 
@@ -302,18 +299,16 @@ def _texts_with_ranks(reports: Iterable[Reported]) -> list[str]:
     return [f"{text} ({name})" if name else text for text, name in zip(ranks, names, strict=True)]
 
 
-def ended_processes(log: Log) -> Iterator[Finding]:
-    """Find what ended a process of the job: one finding of each row."""
-    return reported_causes(log, ends=True)
-
-
 def perhaps_caught(log: Log) -> list[Reported]:
     """List errors that a program may catch, if all ranks started: the job may have gone on."""
     return [one for one in fatal(log, "cause") if one.row.caught] if log.is_complete else []
 
 
 def reported_causes(log: Log, ends: bool = False) -> Iterator[Finding]:
-    """Find what a line of another program explains by itself: one finding of each row."""
+    """Find what a line of another program explains by itself: one finding of each row.
+
+    `ends`: only what ended a process of the job; otherwise only the rest.
+    """
     started = log.is_complete
     found = [one for one in fatal(log, "cause") if one.row.ends == ends]
     found = [one for one in found if not (one.row.caught and started)]
@@ -366,18 +361,14 @@ class Call(NamedTuple):
         return f"{self.operation or 'collective'} #{self.number}{elements}"
 
 
-class CallComparison(NamedTuple):
-    """What the calls of one process group show; `advice` names a text of remedies.toml."""
-
-    statement: str
-    suspects: list[str]
-    advice: str
+# What the calls of one process group show: statement, suspects, and a text of remedies.toml.
+CallComparison = tuple[str, list[str], str]
 
 
 def compare_calls(reports: list[Reported], size: int) -> CallComparison | None:
     """Compare the calls of each process group of a job of `size` ranks; None without a number."""
     found = [_compare_group(name, ranks, size) for name, ranks in _by_group(reports).items()]
-    return max(filter(None, found), key=lambda one: SAYS.index(one.advice), default=None)
+    return max(filter(None, found), key=lambda one: SAYS.index(one[2]), default=None)
 
 
 # What the lines about one process group show, by rank.
@@ -425,17 +416,14 @@ def _list_calls(lines: list[Mapping[str, str]]) -> list[Call]:
 
 
 def _compare_group(name: str, ranks: GroupLines, size: int) -> CallComparison | None:
-    waiting, idle = defaultdict[Call, list[int]](list), []
-    for rank in sorted(ranks):
-        if own := _list_calls(ranks[rank]):
-            waiting[own[0]].append(rank)
-        else:
-            idle.append(rank)
+    first = {rank: _list_calls(ranks[rank])[:1] for rank in sorted(ranks)}
+    waiting = group_pairs((call, rank) for rank, own in first.items() for call in own)
     if not waiting:
         return None
     calls = sorted(waiting)
     last = calls[-1].number
     # Ranks that did not call what the others wait in: their line gives the last that they called.
+    idle = (rank for rank, own in first.items() if not own)
     ends = {rank: [int(n) for one in ranks[rank] if (n := one.get("enqueued"))] for rank in idle}
     absent = {rank: end[-1] for rank, end in ends.items() if end and end[-1] < last}
     parts = [f"{_name_ranks(waiting[call], 'waits', 'wait')} in {call}" for call in calls]
@@ -448,15 +436,15 @@ def _compare_group(name: str, ranks: GroupLines, size: int) -> CallComparison | 
         verdicts += ["they call different collectives"] if unlike else []
         suffix = "" if name else ", if these lines are of one process group"
         statement += f": {', or '.join(verdicts)}{suffix}"
-        return CallComparison(statement, [f"rank {rank}" for rank in behind], "desync")
+        return statement, [f"rank {rank}" for rank in behind], "desync"
     if name.startswith("GUID"):  # otherwise the lines may be of several groups
         size = max(map(_count_members, chain(*ranks.values()))) or size
     if len(calls) == 1 and len(waiting[calls[0]]) == size > 1:
-        return CallComparison(f"{statement}: all {size} ranks wait in this call", [], "waiting")
+        return f"{statement}: all {size} ranks wait in this call", [], "waiting"
     if len(calls) == 1:
         others = f"the other ranks (of {size})" if size else "other ranks"
         statement += f", and no line of these files shows what {others} do: give all logs"
-    return CallComparison(statement, [], "timeout")
+    return statement, [], "timeout"
 
 
 def _count_members(line: Mapping[str, str]) -> int:

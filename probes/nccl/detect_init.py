@@ -268,31 +268,25 @@ def find_hang(log: Log) -> Iterator[Finding]:
         return
     if log.hits["unknown"] and not log.every_rank:
         return  # an error that is not known is an error
-    message, suspects, remedy = shown or _before_network(log) or _lagging(log)
+    message, suspects, remedy = shown or _lagging(log)
     if shows_order(log):
         message += say("order")
     lines = places_of(log.reported("timeout", "work"))
     yield one_finding("INIT-HANG", message, suspects, lines, remedy)
 
 
-def start_without_end(log: Log) -> Iterator[Finding]:
-    """Find a start in which all ranks waited until the job gave up: no rank failed to join."""
-    return find_hang(log) if gave_up(log) else iter(())
-
-
 def two_families(log: Log) -> tuple[str, list[str]] | None:
     """Find whether some hosts start over IPv4 and others over IPv6: (message, minority) or None."""
-    started = {name: host.bootstrap[1] for name, host in log.hosts.items() if host.bootstrap}
-    families = {name: "IPv6" if ":" in address else "IPv4" for name, address in started.items()}
-    hosts = group_pairs((family, name) for name, family in families.items())
-    if len(hosts) < 2:
+    started = [(name, host.bootstrap[1]) for name, host in log.hosts.items() if host.bootstrap]
+    found = group_pairs(("IPv6" if ":" in address else "IPv4", name) for name, address in started)
+    if len(found) < 2:
         return None
-    fewer, more = sorted(hosts, key=lambda family: len(hosts[family]))
-    few, many = (
-        f"{join_names(hosts[family])} {'uses' if len(hosts[family]) == 1 else 'use'} {family}"
-        for family in (fewer, more)
+    families = sorted(found.items(), key=lambda one: len(one[1]))
+    uses = (
+        f"{join_names(hosts)} {'uses' if len(hosts) == 1 else 'use'} {family}"
+        for family, hosts in families
     )
-    return f"{few}, {many}", hosts[fewer]
+    return ", ".join(uses), families[0][1]
 
 
 # Each way to hang: the message, the suspects, and the remedy.
@@ -307,17 +301,12 @@ def _by_family(log: Log) -> Hang | None:
     return message, families[1], say("family")
 
 
-def _before_network(log: Log) -> Hang | None:
-    """Report that every process stops before NCCL uses the network; otherwise return None."""
-    one_stage = log.stage == "bootstrap" and len(log.behind) == len(log.job_ranks)
-    if log.saw_network or not one_stage or (len(log.host_names) < 2 and not log.world_size):
-        return None
-    message = f"all {len(log.job_ranks)} processes stop before their first line about the network"
-    return message, log.host_names, say("mesh")
-
-
 def _lagging(log: Log) -> Hang:
-    ranks = log.job_ranks
+    """Report where all ranks stop, maybe before NCCL uses the network, or which lag behind."""
+    ranks, of_several = log.job_ranks, len(log.host_names) > 1 or log.world_size
+    if log.stage == "bootstrap" and log.behind == ranks and of_several and not log.saw_network:
+        message = f"all {len(ranks)} processes stop before their first line about the network"
+        return message, log.host_names, say("mesh")
     remedy = say("collective") if log.stage in ("connect", "first-collective") else ""
     idle = [rank for rank in log.behind if not rank.connecting]
     behind = idle or [rank for rank in ranks if rank.stuck]

@@ -216,8 +216,16 @@ class Rank:
         """Host and number of its process."""
         return self.writer[:2]
 
-    def advance_to(self, stage_name: str) -> None:
-        """Record that the rank has reached this stage, or a later one, in its current work."""
+    def find_member(self, pointer: bytes) -> CommunicatorMember | None:
+        """Find its place in the newest communicator of this address."""
+        return next((one for one in reversed(self.comms) if one.pointer == pointer), None)
+
+    def advance_to(self, stage_name: str, *, begins: bool = False) -> None:
+        """Record that the rank has reached this stage, or a later one, in its current work.
+
+        `begins`: NCCL writes such a line before any communicator.
+        """
+        self.has_beginning |= begins
         if self.open_comms:
             newest = next(reversed(self.open_comms))
             self.open_comms[newest] = max(self.open_comms[newest], STAGES.index(stage_name))
@@ -269,9 +277,7 @@ class HostEdges:
     def count_edges(self, ranks: Iterable[Rank], location_of: Callable[[int], str]) -> None:
         """Count the edges of all ranks; set for each host the kinds that leave it, and where."""
         for rank in ranks:
-            comms: dict[int, list[Communicator]] = {}
-            for member in rank.comms if rank.edges else ():
-                comms.setdefault(member.number, []).append(member.comm)
+            comms = group_pairs((one.number, one.comm) for one in rank.comms if rank.edges)
             for edge, position in rank.edges or ():
                 self._count_edge(rank, edge, position, comms.get(edge.rank, []))
         for kind in EDGE_KINDS:
@@ -309,9 +315,9 @@ class HostEdges:
         if len(comms) > MAX_CANDIDATES:
             return None, True
         candidates = [comm for comm in comms if edge.peer < comm.size]
-        for comm in candidates:
-            if self._may_leave_host(comm, rank, edge.peer):
-                return comm, True
+        leaving = (comm for comm in candidates if self._may_leave_host(comm, rank, edge.peer))
+        if comm := next(leaving, None):
+            return comm, True
         return (candidates[0], False) if candidates else (None, True)
 
     def _may_leave_host(self, comm: Communicator, rank: Rank, peer: int) -> bool:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from functools import cached_property
 from string import ascii_letters
 
@@ -134,6 +133,16 @@ class Log:
         self.free_bytes -= size if fits else 0
         return fits
 
+    def skip(self, sentence: str) -> None:
+        """Record that something is not read, so that a missing line proves nothing."""
+        self.unread_files.append(sentence)
+        self.read_failed = True
+
+    @property
+    def location(self) -> str:
+        """Place `file:line` of the line that is read now."""
+        return f"{self.files[-1].name}:{self.files[-1].line_number}"
+
     @property
     def external_edges(self) -> int:
         """Number of edges between hosts, over any network."""
@@ -188,8 +197,17 @@ class Log:
 
     @cached_property
     def jobs(self) -> list[set[Process]]:
-        """Group the processes that communicators connect."""
-        return split_into_jobs(self.communicators.values())
+        """Group processes that communicators connect, directly or through others: a set per job."""
+        jobs: dict[Process, set[Process]] = {}  # of each process
+        for comm in self.communicators.values():
+            processes = {member.rank.process for member in comm.members.values()}
+            known = {id(jobs[one]): jobs[one] for one in processes & jobs.keys()}
+            largest = max(known.values(), key=len, default=set[Process]())
+            for part in (processes, *known.values()):
+                if part is not largest:
+                    largest |= part
+                    jobs |= dict.fromkeys(part, largest)
+        return list({id(group): group for group in jobs.values()}.values())
 
     @cached_property
     def apart(self) -> int:
@@ -310,17 +328,3 @@ def _count_gpus(devices: set[str]) -> int:
     """Count the GPUs of one process, at least: a thread without a GPU writes as device 0."""
     count = sum(map(str.isdigit, devices))
     return 1 if count == 2 and "0" in devices else max(count, 1)
-
-
-def split_into_jobs(communicators: Iterable[Communicator]) -> list[set[Process]]:
-    """Group processes that communicators connect, directly or through others: one set per job."""
-    jobs: dict[Process, set[Process]] = {}  # of each process
-    for comm in communicators:
-        processes = {member.rank.process for member in comm.members.values()}
-        known = {id(jobs[one]): jobs[one] for one in processes & jobs.keys()}
-        largest = max(known.values(), key=len, default=set[Process]())
-        for part in (processes, *known.values()):
-            if part is not largest:
-                largest |= part
-                jobs |= dict.fromkeys(part, largest)
-    return list({id(group): group for group in jobs.values()}.values())

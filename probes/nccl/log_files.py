@@ -23,7 +23,12 @@ def find_logs(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
     paths: list[Path] = []
     skipped: list[str] = []
     for path in given:
-        mode = stat.S_IFIFO if path == STDIN else _mode_of(path)
+        try:
+            mode = stat.S_IFIFO if path == STDIN else path.stat().st_mode
+        except FileNotFoundError:
+            raise UnreadableLog(f"expected a log file, found nothing at {path}") from None
+        except OSError as error:
+            raise UnreadableLog(f"{path} cannot be read: {error.strerror}") from None
         if stat.S_ISDIR(mode):
             paths += sorted(_walk(path, skipped))
         elif stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
@@ -33,35 +38,21 @@ def find_logs(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
     return paths, skipped
 
 
-def _mode_of(path: Path) -> int:
-    try:
-        return path.stat().st_mode
-    except FileNotFoundError:
-        raise UnreadableLog(f"expected a log file, found nothing at {path}") from None
-    except OSError as error:
-        raise UnreadableLog(f"{path} cannot be read: {error.strerror}") from None
-
-
 def _walk(root: Path, skipped: list[str]) -> Iterator[Path]:
     """Yield the regular files below a folder; report in `skipped` why anything else is not read."""
-    folders = [root]
-    while folders:
-        folder = folders.pop()
-        try:
-            paths = [Path(entry) for entry in os.scandir(folder)]
-        except OSError as error:
-            skipped.append(f"{folder} cannot be read: {error.strerror}")
-            continue
-        for path in paths:
+
+    def skip(error: OSError) -> None:
+        skipped.append(f"{error.filename} cannot be read: {error.strerror}")
+
+    for folder, folders, files in os.walk(root, onerror=skip):
+        for path in (Path(folder, name) for name in (*folders, *files)):
             if path.is_symlink():
                 if not _leads_into(path, root):  # its target is read in its own place
                     outside = f"it is a link to a file outside {root}, or to no file"
                     skipped.append(f"{path} was not read: {outside}. Give the file itself")
-            elif path.is_dir():
-                folders.append(path)
             elif path.is_file():
                 yield path
-            else:
+            elif not path.is_dir():
                 skipped.append(f"{path} was not read: in a folder, only regular files are read")
 
 

@@ -49,10 +49,24 @@ class NoiseForm(ClosedTable):
     by: bytes = b""
 
 
+class PlaceForm(ClosedTable):
+    """One form of a prefix: its groups are parts of an Origin, and `label` is what `task` counts.
+
+    `example` is such a prefix, and `place` is what it names.
+    """
+
+    source: str
+    pattern: re.Pattern[str]
+    example: str
+    place: str
+    label: str = ""
+
+
 class FormTable(ClosedTable):
     """The file lines.toml: regular expressions by name, and sets of `words`.
 
-    Those of `line` are for bytes of a log, those of `text` for decoded names and messages.
+    Those of `line` are for bytes of a log, those of `text` for decoded names and messages.  Of two
+    forms of a `place` that name one part of an Origin, the later one counts.
     """
 
     shared: dict[str, str]
@@ -60,6 +74,7 @@ class FormTable(ClosedTable):
     line: dict[str, Regex]
     noise: list[NoiseForm]
     text: dict[str, re.Pattern[str]]
+    place: Annotated[list[PlaceForm], Field(min_length=1)]
 
 
 @cache

@@ -120,15 +120,17 @@ def judge_log(log: Log) -> NcclReport:
     """Judge a log that has been read."""
     between = detect_transport.DETECTORS if log.crosses_hosts and not log.single_host else ()
     detectors = (*detect_init.DETECTORS, detect_transport.isolated_hosts, *between)
-    ended = list(calls.ended_processes(log))
+    ended = list(calls.reported_causes(log, ends=True))
     findings = [*ended, *(finding for detect in detectors for finding in detect(log))]
     codes = [finding.code for finding in findings if finding.code != "INIT-SLOW"]
     explained = bool(ended) or any(code.startswith((*STARTS, "FAB-MIXED")) for code in codes)
     if not explained:
         plugin = () if {"FAB-PLUGIN", "FAB-NO-EFA"} & {*codes} else (calls.plugin_errors,)
+        # Where all ranks waited until the job gave up, no rank failed to join.
+        waited = (detect_init.find_hang,) if detect_init.gave_up(log) else ()
         explain = (
-            calls.reported_causes, calls.other_errors, *plugin, detect_init.start_without_end,
-            calls.torch_errors, calls.reported_follow_ups, detect_init.find_hang,
+            calls.reported_causes, calls.other_errors, *plugin, *waited, calls.torch_errors,
+            calls.reported_follow_ups, detect_init.find_hang,
         )  # fmt: skip
         findings += next(filter(None, (list(detect(log)) for detect in explain)), [])
     counts = log.edge_counts

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -16,11 +17,11 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from probes.nccl.patterns import LINE, WORDS, Regex, read_table
+from probes.nccl.patterns import LINE, WORDS, Regex, read_form_table, read_table
 from probes.toml_tables import ClosedTable
+from reports.groups import group_pairs
 
 FILE = Path(__file__).with_name("rows.toml")
-PREFIXES = Path(__file__).with_name("prefixes.toml")
 # Lines of one row that are kept, and of all: about 20 MB. Each rank may write one.
 MAX_OF_A_ROW, MAX_REPORTS = 16_000, 20_000
 # Bytes of a line before a row's word, and after it, also over some lines: a trace, a dump.
@@ -53,36 +54,11 @@ class Origin(NamedTuple):
 NOWHERE = Origin()
 
 
-class PlaceForm(ClosedTable):
-    """One form of a prefix: its groups are parts of an Origin, and `label` is what `task` counts.
-
-    `example` is such a prefix, and `place` is what it names.
-    """
-
-    source: str
-    pattern: re.Pattern[str]
-    example: str
-    place: str
-    label: str = ""
-
-
-class LineForms(ClosedTable):
-    """The file: of two forms that name one part of an Origin, the later one counts."""
-
-    form: Annotated[list[PlaceForm], Field(min_length=1)]
-
-
-@cache
-def read_forms() -> LineForms:
-    """Read the file, once.  Raises TableError."""
-    return read_table(LineForms, PREFIXES)
-
-
 def find_place(prefix: bytes) -> Origin:
     """Find who wrote a line by its prefix; of two prefixes of one form the inner one counts."""
     text = strip_times(prefix).decode("ascii", "replace").lstrip()
     found: dict[str, str] = {}
-    for form in read_forms().form if text else ():
+    for form in read_form_table().place if text else ():
         for match in form.pattern.finditer(text):
             parts = {part: name for part, name in match.groupdict().items() if name}
             found |= parts | ({"task": f"{form.label} {match['task']}"} if form.label else {})
@@ -222,11 +198,7 @@ def read_rows() -> list[LineRow]:
 
 @cache
 def _rows_by_word() -> Mapping[bytes, list[tuple[int, LineRow]]]:
-    found: dict[bytes, list[tuple[int, LineRow]]] = defaultdict(list)
-    for place, row in enumerate(read_rows()):
-        for word in row.words:
-            found[word].append((place, row))
-    return found
+    return group_pairs((word, one) for one in enumerate(read_rows()) for word in one[1].words)
 
 
 class RowReader:
@@ -349,9 +321,6 @@ def _reported(row: LineRow, line: str, window: bytes, match: re.Match[bytes]) ->
 
 def _wrong_count(figure: bytes) -> int:
     """Parse a count of wrong elements by nccl-tests: `0`, `12`, `1e+06`, `N/A`; -1 for `nan`."""
-    if figure == b"N/A":
-        return 0
-    try:
-        return int(float(figure))
-    except (ValueError, OverflowError):
-        return -1
+    with suppress(ValueError, OverflowError):
+        return 0 if figure == b"N/A" else int(float(figure))
+    return -1

@@ -59,7 +59,7 @@ BUDGET = {
     # no name in any directory, and a home before anything is typed.
     "probes/launch": 2500,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
-    "probes/nccl": 2362,  # forms of lines, phrases and texts are tables
+    "probes/nccl": 2312,  # forms of lines, phrases and texts are tables
     "probes/restart": 1657,  # copies of checkpoints are links
     "probes/scaling": 970,  # where it cannot be proven, only its data
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The

@@ -127,7 +127,7 @@ def test_a_log_that_cannot_be_opened_is_named(
     locked = tmp_path / "b"
     scan, opened = os.scandir, Path.open
     with monkeypatch.context() as patch:
-        patch.setattr(os, "scandir", lambda path: (refuse if path == locked else scan)(path))
+        patch.setattr(os, "scandir", lambda path: (refuse if Path(path) == locked else scan)(path))
         done = nccl_log(tmp_path)
         assert done.exit_code == 20
         assert f"{locked} cannot be read: Permission denied" in " ".join(done.output.split())

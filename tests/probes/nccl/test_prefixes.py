@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.nccl.rows import PlaceForm, find_place, join_wrapped, read_forms, strip_times
+from probes.nccl.patterns import PlaceForm, read_form_table
+from probes.nccl.rows import find_place, join_wrapped, strip_times
 from tests.probes.nccl.pasted.wraps import broken, mailed
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, faulty
 from tests.support.nccl_report import codes, told
@@ -29,7 +30,7 @@ TIMES = [
 ]
 
 
-@pytest.mark.parametrize("form", read_forms().form, ids=lambda form: form.source)
+@pytest.mark.parametrize("form", read_form_table().place, ids=lambda form: form.source)
 @pytest.mark.parametrize("moment", ["", *TIMES])
 def test_each_form_names_its_place_behind_each_time(form: PlaceForm, moment: str) -> None:
     assert find_place(f"{moment}{form.example}".encode()).name == form.place
