@@ -39,28 +39,19 @@ def _matches(pattern: str) -> Callable[[str], bool]:
 
 # Kinds of placeholders, and which names are plain enough for a command.
 KINDS: dict[str, Callable[[str], bool]] = {
-    "node": _matches(HOST),
-    "peer": _matches(HOST),
-    "host": _matches(HOST),
-    "address": _is_address,
-    "head_address": _is_address,
-    "peer_address": _is_address,
-    "ray_address": _is_address,
+    **dict.fromkeys(("node", "peer", "host"), _matches(HOST)),
+    **dict.fromkeys(("address", "head_address", "peer_address", "ray_address"), _is_address),
     "interface": _matches(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,14}"),  # IFNAMSIZ: 15 letters
     "device": _matches(r"[a-z][a-z0-9_]{0,63}"),  # of RDMA, as mlx5_0
     "gpu": _matches(rf"(?:GPU|MIG)-[0-9A-Fa-f-]{{4,64}}|{NUMBER}"),
     "slot": _matches(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"),
     "port": _is_port,
-    "folder": _matches(PATH),
-    "file": _matches(PATH),
+    **dict.fromkeys(("folder", "file"), _matches(PATH)),
     "target": _matches(rf"(?:https?://)?{HOST}(?::[0-9]{{1,5}})?(?:{PATH})?"),
     "variable": _matches(r"[A-Za-z][A-Za-z0-9_]{0,63}"),
-    "package": _matches(WORD),
-    "job": _matches(WORD),
-    "rank": _matches(NUMBER),
-    "pid": _matches(NUMBER),
-    "payload": _matches(NUMBER),  # of a ping, bytes
-    "step": _matches(NUMBER),
+    **dict.fromkeys(("package", "job"), _matches(WORD)),
+    # The payload is that of a ping, in bytes.
+    **dict.fromkeys(("rank", "pid", "payload", "step"), _matches(NUMBER)),
 }
 LIST_KIND = "nodes"  # all suspects that are nodes: for texts alone
 

@@ -396,8 +396,7 @@ def compare_compute(silent: RankSteps, alone: RankSteps) -> str:
 
 def compute_seconds(ranks: RankSteps) -> list[float]:
     """Compute the seconds that each step computes, as a mean over ranks."""
-    steps = zip(*ranks, strict=True)
-    return [statistics.fmean(step.seconds_in(COMPUTE) for step in each) for each in steps]
+    return breakdown.by_step(ranks, lambda step: step.seconds_in(COMPUTE))
 
 
 def time_same_work(rig: LadderRig, nodes: list[int], config: TrainConfig) -> dict[str, list[float]]:

@@ -451,7 +451,7 @@ def _draw_label(
     free = filter(is_free, pairwise(xs))
     left, right = max(free, key=lambda span: span[1] - span[0], default=(0, 0))
     if right - left > canvas.text_width(label) + 4:
-        chart.text((left + right) / 2, y, label, "center", ink)
+        chart.text((left + right) / 2, y, label, "center", color=ink)
 
 
 def _draw_marks(chart: Chart, line: Timeline, start: float, bottom: float) -> None:

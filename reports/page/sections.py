@@ -19,7 +19,7 @@ from reports.record import NOT_RUN, Control, Evidence, Finding, ProbeResult, Run
 from reports.redact import redact
 from reports.run_folder.event_log import MISSING, open_regular
 from reports.run_folder.integrity import compare_hash
-from reports.run_folder.times import parse_time
+from reports.run_folder.times import seconds_between
 from reports.sanitize import clean, probe_words, relative_link
 
 MAX_NAMED = 3  # criteria, or problems of the folder, named beside the decision
@@ -71,11 +71,6 @@ def group_skipped(results: Sequence[ProbeResult]) -> list[tuple[str, list[tuple[
         if result.state == NOT_RUN:
             found[result.error].append((probe_words(result.probe), result.probe))
     return list(found.items())
-
-
-def caught_text(row: ReportRow) -> str:
-    """Write how many planted faults of a row were found: `3 of 3`."""
-    return count_controls(row.results).text
 
 
 def limit_text(row: ReportRow) -> str:
@@ -398,45 +393,32 @@ def _severity(cells: list[NodeCell]) -> int:
     return max((cell.verdict.rank if cell.verdict else 0) + cell.suspected for cell in cells)
 
 
-SPAN_WIDTH, SPAN_HEIGHT = 360, 14  # px: a column of the table
+SPAN_WIDTH = 360  # px: a column of the table
 LEAST = 2  # px of a bar: a probe of a second is seen in a run of an hour
 
 
 @dataclass(frozen=True)
 class Span:
-    """When one probe ran: seconds after the start of the run, and how long."""
+    """When one probe ran: seconds after the start of the run, and how long; its bar in px."""
 
     result: ProbeResult
     began: float
     seconds: float
-    bar: str
+    left: float
+    width: float
 
 
 def build_timeline(record: RunRecord) -> list[Span]:
     """List the probes that ran, by their start; a time that is no time is left out."""
     spans = []
     for result in record.results:
-        try:
-            began = (parse_time(result.started) - parse_time(record.started)).total_seconds()
-        except (ValueError, TypeError):
-            continue
-        if result.seconds is not None and began >= 0:
+        began = seconds_between(record.started, result.started)
+        if result.seconds is not None and began is not None and began >= 0:
             spans.append((began, result.seconds, result))
     total = max((began + seconds for began, seconds, _ in spans), default=0.0)
-    return [
-        Span(result, began, seconds, _draw_bar(began, seconds, total, result))
-        for began, seconds, result in sorted(spans, key=lambda span: span[0])
-    ]
-
-
-def _draw_bar(began: float, seconds: float, total: float, result: ProbeResult) -> str:
-    scale = SPAN_WIDTH / total if total else 0.0
-    width = max(seconds * scale, LEAST)
-    left = min(began * scale, SPAN_WIDTH - width)
-    place = f'x="{left:.1f}" y="2" width="{width:.1f}" height="10"'
-    size = f'width="{SPAN_WIDTH}" height="{SPAN_HEIGHT}"'
-    return (
-        f'<svg class="bar" {size} viewBox="0 0 {SPAN_WIDTH} {SPAN_HEIGHT}" aria-hidden="true">'
-        f'<rect class="all" y="6" width="{SPAN_WIDTH}" height="2"/>'
-        f'<rect class="{result.verdict.value}" {place}/></svg>'
-    )
+    scale, shown = SPAN_WIDTH / total if total else 0.0, []
+    for began, seconds, result in sorted(spans, key=lambda span: span[0]):
+        width = max(seconds * scale, LEAST)
+        left = min(began * scale, SPAN_WIDTH - width)
+        shown.append(Span(result, began, seconds, left, width))
+    return shown

@@ -26,6 +26,7 @@ OUTLIER_SIGMAS = 5.0
 BOOTSTRAP_ROUNDS = 400
 
 Series = Mapping[str, Sequence[float]]  # by node, then by step
+Runs = Sequence[Sequence[float]]  # by run or machine, then by step
 
 
 def mad_deviation(values: Sequence[float]) -> float:
@@ -87,9 +88,7 @@ def median_error(series: Sequence[float]) -> float:
     return math.sqrt(math.pi / 2) * mad_deviation(series) / math.sqrt(len(series))
 
 
-def is_rising(
-    series: Sequence[float], tests: int = 1, peers: Sequence[Sequence[float]] = ()
-) -> bool:
+def is_rising(series: Sequence[float], tests: int = 1, peers: Runs = ()) -> bool:
     """Test whether a series rises beyond its noise: second half against first half, or slope.
 
     A jump is best seen in the halves, a ramp in the slope. These count as two tests. Peers are
@@ -227,9 +226,7 @@ def block_resample(count: int, draw: random.Random) -> list[int]:
 
 
 def bootstrap_interval(
-    series: Sequence[Sequence[Sequence[float]]],
-    statistic: Callable[[list[float]], float],
-    confidence: float,
+    series: Sequence[Runs], statistic: Callable[[list[float]], float], confidence: float
 ) -> tuple[float, float]:
     """Find the interval that contains the middle `confidence` of a statistic of several means.
 
