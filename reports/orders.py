@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from reports.record import Finding, ProbeResult, RepairStep, RunRecord, node_facts
 from reports.redact import redact_text
@@ -71,8 +70,7 @@ MAX_SHOWN = 80  # letters of a name in a text: longer names hide the rest of the
 MAX_LISTED = 4  # nodes named in one order
 
 
-@dataclass(frozen=True)
-class FilledFinding:
+class FilledFinding(NamedTuple):
     """What to do in this case: names are filled in, unknown ones stand in capitals."""
 
     order: str

@@ -76,11 +76,6 @@ class Comparison:
         return {kind: sentences for kind, sentences in found.items() if sentences}
 
     @property
-    def baseline(self) -> str:
-        """Id of the first run."""
-        return self.summaries[0].record.id
-
-    @property
     def before(self) -> dict[str, Verdict]:
         """Verdicts of the first run by criterion."""
         return {row.criterion.id: row.verdict for row in self.summaries[0].rows}

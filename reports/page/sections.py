@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from reports import record as records
 from reports.acceptance import AcceptanceSummary, ReportRow, gpus_per_node, is_consistent
+from reports.groups import group_pairs
 from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import quantity
 from reports.record import NOT_RUN, Control, Evidence, Finding, ProbeResult, RunRecord, Severity
@@ -66,10 +67,8 @@ def count_controls(results: Sequence[ProbeResult]) -> ControlCounts:
 
 def group_skipped(results: Sequence[ProbeResult]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Group the tests that did not run by their reason: (reason, [(name in words, probe)])."""
-    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for result in results:
-        if result.state == NOT_RUN:
-            found[result.error].append((probe_words(result.probe), result.probe))
+    skipped = [one for one in results if one.state == NOT_RUN]
+    found = group_pairs((one.error, (probe_words(one.probe), one.probe)) for one in skipped)
     return list(found.items())
 
 
@@ -107,15 +106,14 @@ def section_anchors(rows: Sequence[ReportRow]) -> dict[str, str]:
 def blast_text(finding: Finding, summary: AcceptanceSummary) -> str:
     """Write which criteria a finding keeps from an acceptance: `Failed: FABRIC.`"""
     suspects = set(finding.suspects)
-    held: dict[str, list[str]] = {}
+    held = []
     for row in summary.rows:
         found = (other for result in row.results for other in result.findings)
         is_held = any(other == finding or suspects & set(other.suspects) for other in found)
-        if row.verdict.accepted or not is_held:
-            continue
-        word = "Failed" if row.verdict is Verdict.FAIL else "Not proven"
-        held.setdefault(word, []).append(row.criterion.id)
-    return " ".join(f"{word}: {join_words(criteria)}." for word, criteria in held.items())
+        if is_held and not row.verdict.accepted:
+            word = "Failed" if row.verdict is Verdict.FAIL else "Not proven"
+            held.append((word, row.criterion.id))
+    return " ".join(f"{word}: {join_words(ids)}." for word, ids in group_pairs(held).items())
 
 
 def count_suspect_gpus(finding: Finding, record: RunRecord) -> int:
@@ -134,17 +132,15 @@ def cause_text(result: ProbeResult, record: RunRecord) -> str:
         return "Do this, then test again:"
     if result.state in (NOT_RUN, "interrupted"):
         return ""
-    codes: dict[str, list[str]] = {}
-    for earlier in record.results[: record.results.index(result)]:
-        blocking = [one.code for one in earlier.findings if one.severity is Severity.BLOCKS]
-        if blocking:
-            codes.setdefault(earlier.criterion, []).extend(blocking)
+    earlier = record.results[: record.results.index(result)]
+    found = [(one.criterion, finding) for one in earlier for finding in one.findings]
+    blocking = group_pairs((id, f.code) for id, f in found if f.severity is Severity.BLOCKS)
     if result.state == "finished" and result.verdict is not Verdict.FAIL:
         return _unproven_text(result)
-    if not codes:
+    if not blocking:
         return _no_cause(result)
-    found = [f"{name} found ({', '.join(dict.fromkeys(codes[name]))})" for name in codes]
-    return f"First fix what {join_words(found)}: it can be the cause of this problem."
+    causes = [f"{id} found ({', '.join(dict.fromkeys(codes))})" for id, codes in blocking.items()]
+    return f"First fix what {join_words(causes)}: it can be the cause of this problem."
 
 
 def _unproven_text(result: ProbeResult) -> str:

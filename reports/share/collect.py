@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from reports.record import RunRecord
+from reports.record import RunRecord, node_facts
 from reports.share.aliases import MAX_WORD, PUBLIC_USERS, USER, Aliases, is_identifier, shorten
 
 # Keys of facts, by the kind of their values.
@@ -86,8 +86,7 @@ def _nodes(cluster: Mapping[str, Any]) -> list[Any]:
 
 def _devices(cluster: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is equal on all machines of one kind: interfaces, ports, words of models."""
-    for node in _nodes(cluster):
-        facts = node if isinstance(node, Mapping) else {}
+    for facts in node_facts(cluster):
         yield from map(str, facts.get("interfaces") or ())
         for port in facts.get("rdma") or ():
             yield str(port.get("device")) if isinstance(port, Mapping) else ""

@@ -184,9 +184,7 @@ def load_text(tokens: int) -> str:
 MOST_FULL = 8  # nodes up to which a short ladder has every power of two
 
 
-def rung_sizes(
-    nodes: int, agreed: Sequence[int] | None = None, *, short: bool = False
-) -> list[int]:
+def rung_sizes(nodes: int, agreed: Sequence[int] | None = None, short: bool = False) -> list[int]:
     """List the `agreed` sizes up to `nodes`, else 1, 2, 4, 8 ...; always 1 and `nodes` too.
 
     On more than MOST_FULL nodes a `short` ladder has four: 1, 2, one between, and all. Each rung

@@ -171,9 +171,8 @@ class _Model:
         """Predict the efficiency; `series` are the steps of 1 node and of the `larger` rungs."""
         means = [*map(statistics.fmean, series)]
         best = self.efficiency(means, nodes)
-        low, high = bootstrap_interval(
-            [[steps] for steps in series], lambda samples: self.efficiency(samples, nodes), 0.9
-        )
+        runs = [[steps] for steps in series]
+        low, high = bootstrap_interval(runs, lambda means: self.efficiency(means, nodes), 0.9)
         # The model's error grows with the doublings beyond the largest measured rung.
         doublings = max(0.0, math.log2(nodes / self.larger[-1]))
         model_error = Z90 * self.misfit(means) * best * math.sqrt(1 + doublings)

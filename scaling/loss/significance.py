@@ -104,9 +104,8 @@ def is_rising(series: Sequence[float], tests: int = 1, peers: Runs = ()) -> bool
         pooled = math.sqrt(statistics.fmean(variances))
         exceeds = rise > student_t(tail, freedom * len(all_series)) * pooled
         # A machine noisier than its peers must also exceed its own noise, at a chance of one in 50.
-        if exceeds and (
-            len(all_series) == 1 or rise > student_t(0.02, freedom) * math.sqrt(variances[0])
-        ):
+        own_limit = student_t(0.02, freedom) * math.sqrt(variances[0])
+        if exceeds and (len(all_series) == 1 or rise > own_limit):
             return True
     return False
 
