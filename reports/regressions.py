@@ -15,15 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
 from reports.measurement import Measurement, RecordModel, Verdict, about
 from reports.numbers import finite_number, number, quantity
-
-if TYPE_CHECKING:
-    from reports.record import RunRecord
 
 NOISE_FACTOR = 2.0  # differences up to twice the combined spread are noise
 NO_BASELINE = "no run was given with --baseline"
@@ -70,8 +67,11 @@ def values_of(results: Iterable[Any], tolerances: Mapping[str, float]) -> list[B
     ]
 
 
-def find_regressions(record: RunRecord) -> list[Regression]:
-    """Compare each measure that the contract names; list what is worse, or cannot be compared."""
+def find_regressions(record: Any) -> list[Regression]:
+    """Compare each measure that the contract of a RunRecord names.
+
+    Lists those that are worse, or cannot be compared.
+    """
     found: list[Regression] = []
     baseline, values, problem = record.baseline, record.baseline_values, record.baseline_problem
     for name, tolerance in record.contract.baseline.items():
