@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -487,9 +487,7 @@ def _run_day(record: RunRecord) -> date:
     return started.date() if started else date.max
 
 
-def key_measurement(
-    results: Iterable[ProbeResult], headlines: Mapping[str, str] | None = None
-) -> Measurement | None:
+def key_measurement(results: list[ProbeResult], headlines: Mapping[str, str]) -> Measurement | None:
     """Choose the judged measurement that stands for these results; None if none is judged.
 
     It has the worst verdict.  Of several, a headline comes first, in the order of `headlines`, and
@@ -498,7 +496,7 @@ def key_measurement(
     """
     judged = [m for result in results for m in result.measurements if m.verdict is not None]
     worst = max((m.severity for m in judged), default=0)
-    order = list(headlines or ())
+    order = list(headlines)
 
     def rank(m: Measurement) -> tuple[int, float]:
         if m.name in order:

@@ -11,22 +11,11 @@ from reports.formats.junit import ctrf, junit
 from reports.formats.prometheus import prometheus
 from reports.frames.measurements import csv_text
 from reports.page.render import render
-from reports.record import SCHEMA, RunRecord
 from reports.run_folder.event_log import SUMS, UnreadableRun, open_regular, write_atomically
 from reports.run_folder.store import record_text
 from reports.version import same_version
 
 SCHEMA_FILE = "record.schema.json"  # `make docs` writes it from the models
-
-
-def build_schema() -> str:
-    """Build the schema from the fields of the record and their descriptions."""
-    head = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:seatrial:record:{SCHEMA}",
-    }
-    schema = {**head, **RunRecord.model_json_schema(), "title": "record.json of seatrial"}
-    return json.dumps(schema, indent=1) + "\n"
 
 
 def read_schema() -> str:

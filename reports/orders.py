@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from reports.record import Finding, ProbeResult, RepairStep, RunRecord, node_facts
 from reports.redact import redact_text
@@ -39,28 +38,19 @@ def _matches(pattern: str) -> Callable[[str], bool]:
 
 # Kinds of placeholders, and which names are plain enough for a command.
 KINDS: dict[str, Callable[[str], bool]] = {
-    "node": _matches(HOST),
-    "peer": _matches(HOST),
-    "host": _matches(HOST),
-    "address": _is_address,
-    "head_address": _is_address,
-    "peer_address": _is_address,
-    "ray_address": _is_address,
+    **dict.fromkeys(("node", "peer", "host"), _matches(HOST)),
+    **dict.fromkeys(("address", "head_address", "peer_address", "ray_address"), _is_address),
     "interface": _matches(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,14}"),  # IFNAMSIZ: 15 letters
     "device": _matches(r"[a-z][a-z0-9_]{0,63}"),  # of RDMA, as mlx5_0
     "gpu": _matches(rf"(?:GPU|MIG)-[0-9A-Fa-f-]{{4,64}}|{NUMBER}"),
     "slot": _matches(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"),
     "port": _is_port,
-    "folder": _matches(PATH),
-    "file": _matches(PATH),
+    **dict.fromkeys(("folder", "file"), _matches(PATH)),
     "target": _matches(rf"(?:https?://)?{HOST}(?::[0-9]{{1,5}})?(?:{PATH})?"),
     "variable": _matches(r"[A-Za-z][A-Za-z0-9_]{0,63}"),
-    "package": _matches(WORD),
-    "job": _matches(WORD),
-    "rank": _matches(NUMBER),
-    "pid": _matches(NUMBER),
-    "payload": _matches(NUMBER),  # of a ping, bytes
-    "step": _matches(NUMBER),
+    **dict.fromkeys(("package", "job"), _matches(WORD)),
+    # The payload is that of a ping, in bytes.
+    **dict.fromkeys(("rank", "pid", "payload", "step"), _matches(NUMBER)),
 }
 LIST_KIND = "nodes"  # all suspects that are nodes: for texts alone
 
@@ -80,8 +70,7 @@ MAX_SHOWN = 80  # letters of a name in a text: longer names hide the rest of the
 MAX_LISTED = 4  # nodes named in one order
 
 
-@dataclass(frozen=True)
-class FilledFinding:
+class FilledFinding(NamedTuple):
     """What to do in this case: names are filled in, unknown ones stand in capitals."""
 
     order: str

@@ -335,9 +335,7 @@ class RunRecord(RecordModel):
     @property
     def regressions(self) -> list[Regression]:
         """Measures that are worse than the contract allows, or that cannot be compared."""
-        terms, values = self.contract.baseline, self.baseline_values
-        problem = self.baseline_problem
-        return find_regressions(terms, self.baseline, problem, values, self.results)
+        return find_regressions(self)
 
     @property
     def baseline_text(self) -> str:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import Field
 
@@ -50,11 +50,6 @@ class Regression:
     sentence: str
 
 
-class _Key(NamedTuple):
-    probe: str
-    subject: str
-
-
 def values_of(
     results: Iterable[Any], tolerances: Mapping[str, float], run: str = ""
 ) -> list[BaselineValue]:
@@ -77,24 +72,17 @@ def values_of(
     ]
 
 
-def find_regressions(
-    tolerances: Mapping[str, float],
-    baseline: str,
-    problem: str,
-    values: Iterable[BaselineValue],
-    results: Iterable[Any],
-) -> list[Regression]:
-    """Compare each named measure; list those that are worse, or cannot be compared.
+def find_regressions(record: Any) -> list[Regression]:
+    """Compare each measure that the contract of a RunRecord names.
 
-    `tolerances` are percent by `criterion.measure`. `problem` says why the run `baseline` cannot be
-    compared; "" if it can.
+    Lists those that are worse, or cannot be compared.
     """
     found: list[Regression] = []
-    values, results = list(values), list(results)
-    for name, tolerance in tolerances.items():
+    baseline, values, problem = record.baseline, record.baseline_values, record.baseline_problem
+    for name, tolerance in record.contract.baseline.items():
         criterion, _, measure = name.partition(".")
         before = [one for one in values if (one.criterion, one.measure) == (criterion, measure)]
-        of = [result for result in results if result.criterion == criterion]
+        of = record.results_of(criterion)
         now = [(result.probe, m) for result in of for m in result.measurements if m.name == measure]
         title = Measurement(name=measure).title
         if problem or not before or not now:
@@ -127,15 +115,14 @@ def _judge(
         return
     old = _worst_by_key(((one.probe, one) for one in before), direction)
     new = _worst_by_key(now, direction)
-    pairs = [(f" on {key.subject}", old[key], new[key]) for key in old if key in new]
-    for probe in sorted({key.probe for key in (*old, *new)}):
-        gone = [one for key, one in old.items() if key.probe == probe and key not in new]
-        come = [one for key, one in new.items() if key.probe == probe and key not in old]
+    pairs = [(f" on {one.subject}", one, new[key]) for key, one in old.items() if key in new]
+    for probe in sorted({probe for probe, _ in (*old, *new)}):
+        gone = [one for key, one in old.items() if key[0] == probe and key not in new]
+        come = [one for key, one in new.items() if key[0] == probe and key not in old]
         if len(gone) != len(come):
             yield Verdict.UNPROVEN, f"{title}{_unmatched(gone, come, baseline)}"
         elif gone:
-            worst = min(come, key=lambda one: _rank(one, direction))
-            reference = min(gone, key=lambda one: _rank(one, direction))
+            worst, reference = (min(x, key=lambda one: _rank(one, direction)) for x in (come, gone))
             where = f" on {worst.subject} ({reference.subject} in run {baseline})"
             pairs.append((where, reference, worst))
     for where, first, last in pairs:
@@ -173,11 +160,11 @@ def _compare(
     return Verdict.FAIL, text
 
 
-def _worst_by_key(values: Iterable[tuple[str, Any]], direction: int) -> dict[_Key, Any]:
-    """Keep the worst value of each probe and subject; one without a value is the worst."""
-    kept: dict[_Key, Any] = {}
+def _worst_by_key(values: Iterable[tuple[str, Any]], direction: int) -> dict[tuple[str, str], Any]:
+    """Keep the worst value by probe and subject; one without a value is the worst."""
+    kept: dict[tuple[str, str], Any] = {}
     for probe, one in values:
-        key = _Key(probe, one.subject)
+        key = probe, one.subject
         if key not in kept or _rank(one, direction) < _rank(kept[key], direction):
             kept[key] = one
     return kept

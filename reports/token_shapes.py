@@ -85,9 +85,8 @@ MIN_LOOSE, MIN_STRICT = 7, 12  # characters of a word that may be a secret
 MIN_CHANGES = 4  # between letters and digits, or large and small: a time stamp has three
 MIN_ENTROPY = 3.0  # bits a character: words, numbers and names of hosts have less, or no digit
 HEXADECIMAL = re.compile(r"(?:0x)?[0-9a-fA-F]+")  # of a commit, a digest, an id
-NO_SECRET = re.compile(
-    r"[/~$<{%]|\.{1,2}/|[a-z+]+://|--?[a-z]|[A-Z_]+="
-)  # begin a path, URL, option
+# How a path, a URL, an option or a variable begins.
+NO_SECRET = re.compile(r"[/~$<{%]|\.{1,2}/|[a-z+]+://|--?[a-z]|[A-Z_]+=")
 CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
 
 

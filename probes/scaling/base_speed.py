@@ -42,16 +42,11 @@ class SpeedTest:
         if self.name == check.TOKENS_PER_S:
             return rung.tokens_per_s, ""
         if rung.mfu is None:
-            device = rung.devices or "this device"
-            return (
-                None,
-                f"the peak of {device} is unknown: set [SCALING.tokens_per_s] in the contract",
-            )
+            unknown = f"the peak of {rung.devices or 'this device'} is unknown"
+            return None, f"{unknown}: set [SCALING.tokens_per_s] in the contract"
         if rung.mfu > 1:
-            return (
-                None,
-                f"{percent(rung.mfu)} of the peak of {rung.devices}: no device exceeds its peak",
-            )
+            share = f"{percent(rung.mfu)} of the peak of {rung.devices}"
+            return None, f"{share}: no device exceeds its peak"
         return rung.mfu, ""
 
     def fails(self, rung: Rung) -> bool:
@@ -115,11 +110,7 @@ def only(base: Rung, node: str) -> Rung:
 
 
 def control_bad_base(
-    rig: LadderRig,
-    config: TrainConfig,
-    base: Rung,
-    tests: Sequence[SpeedTest],
-    alone: bool = False,
+    rig: LadderRig, config: TrainConfig, base: Rung, tests: Sequence[SpeedTest], alone: bool = False
 ) -> None:
     """Check that slow nodes, an exploding loss, and nodes that train separately are detected.
 

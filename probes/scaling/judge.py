@@ -321,28 +321,27 @@ def control_planted_delay(
     `alone` as in `judge_ladder`: the ranks of the only node wait for each other.
     """
     rung, limit = ladder.rungs[-1], None if alone else limits(check.EFFICIENCY)
+    measure = rig.measure
     culprit, delay = len(rung.steps) // 2, planted_delay(ladder, limit)
     planted = dataclasses.replace(config, steps=3, stall=f"data:rank={culprit}:seconds={delay}")
     fault = f"rank {culprit} waits {delay:.2g} s for its data in every step"
     if rung.count == 1 and not (alone and len(rung.steps) > 1):
         saw = "the job has only one rank" if alone else "the test ran on only one node"
-        rig.measure.control(check.PLANTED_DELAY, fault, None, saw=saw)
+        measure.control(check.PLANTED_DELAY, fault, None, saw=saw)
         return
     try:
         late = run_rung(rig.gang, rig.node_names, rung.count, planted)
     except GangError as error:  # the measurements of the rungs remain valid
-        rig.measure.control(check.PLANTED_DELAY, fault, None, saw=str(error))
+        measure.control(check.PLANTED_DELAY, fault, None, saw=str(error))
         return
-    trial = rig.measure.trial()
+    trial = measure.trial()
     if rung.count > 1:
         judge_efficiency(ladder, late, limit, trial)
     judge_stragglers([ladder.rungs[0], late], limits, trial)
     located, observed = locate_delay(late.steps, culprit, delay)
     saw = f"efficiency {percent(ladder.efficiency(late))}; " * (rung.count > 1) + observed
     without = () if limit else (check.EFFICIENCY,)
-    rig.measure.control(
-        check.PLANTED_DELAY, fault, trial, located=located, saw=saw, without=without
-    )
+    measure.control(check.PLANTED_DELAY, fault, trial, located=located, saw=saw, without=without)
 
 
 def planted_delay(ladder: Ladder, limit: Limit | None) -> float:
@@ -396,8 +395,7 @@ def compare_compute(silent: RankSteps, alone: RankSteps) -> str:
 
 def compute_seconds(ranks: RankSteps) -> list[float]:
     """Compute the seconds that each step computes, as a mean over ranks."""
-    steps = zip(*ranks, strict=True)
-    return [statistics.fmean(step.seconds_in(COMPUTE) for step in each) for each in steps]
+    return breakdown.by_step(ranks, lambda step: step.seconds_in(COMPUTE))
 
 
 def time_same_work(rig: LadderRig, nodes: list[int], config: TrainConfig) -> dict[str, list[float]]:

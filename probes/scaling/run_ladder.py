@@ -222,24 +222,21 @@ LadderRun = tuple[list[Rung], dict[int, Replay]]  # the rungs that ran, and thei
 
 def run_ladder(rig: LadderRig, plan: Plan) -> LadderRun:
     """Run the rungs that can be run, each with a replay of its collectives."""
-    rungs: list[Rung] = []
-    replays: dict[int, Replay] = {}
+    done: LadderRun = ([], {})
     for count in plan.node_counts:
         on = node_count_text(count)
         rig.measure.progress(f"scaling: {count} of {plan.node_counts[-1]} nodes")
-        first = first_node(plan.node_counts, count)
         try:
-            rung, replays[count] = run_rung_with_replay(rig, rungs, plan, count, first)
-            rungs.append(rung)
+            add_rung(rig, done, plan, count)
         except GangError as error:
             rig.measure(check.EFFICIENCY, None, on=f"{on}, {plan.load}", note=str(error))
             rig.measure.explain(finding("SCALE-RUNG-FAILED", f"the job on {on} failed: {error}"))
-            if not rungs:
+            if not done[0]:
                 break  # there is nothing to compare with
             replace_lost_workers(rig.gang, error)
-        if is_stuck(rig.gang, replays, [count]):
+        if is_stuck(rig.gang, done[1], [count]):
             break  # the next rung would collide with what still runs
-    return rungs, replays
+    return done
 
 
 def rerun_ladder(rig: LadderRig, first: LadderRun, plan: Plan, runs: int) -> list[LadderRun]:
@@ -251,20 +248,16 @@ def rerun_ladder(rig: LadderRig, first: LadderRun, plan: Plan, runs: int) -> lis
     ladders = [first]
     for run in range(2, runs + 2):
         rig.measure.progress(f"scaling: all numbers of nodes, run {run} of {runs + 1}")
-        rungs: list[Rung] = []
-        replays: dict[int, Replay] = {}
+        done: LadderRun = ([], {})
         try:
-            for count in [rung.count for rung in first[0]]:
-                start = first_node(plan.node_counts, count, run - 1)
-                rung, replays[count] = run_rung_with_replay(rig, rungs, plan, count, start)
-                rungs.append(rung)
+            for rung in first[0]:
+                add_rung(rig, done, plan, rung.count, run - 1)
         except GangError as error:
             rig.measure(check.EFFICIENCY, None, on=f"run {run}, {plan.load}", note=str(error))
-            rig.measure.explain(
-                finding("SCALE-RUNG-FAILED", f"run {run} of the job failed: {error}")
-            )
+            failed = finding("SCALE-RUNG-FAILED", f"run {run} of the job failed: {error}")
+            rig.measure.explain(failed)
             break
-        ladders.append((rungs, replays))
+        ladders.append(done)
     return ladders
 
 
@@ -310,22 +303,21 @@ def gang_hangs(gang: Gang) -> bool:
     return bool(gang.busy() or gang.silent())
 
 
-def run_rung_with_replay(
-    rig: LadderRig, lower: Sequence[Rung], plan: Plan, count: int, first: int
-) -> tuple[Rung, Replay]:
-    """Run a rung from node `first` on, and replay its collectives before and after it.
+def add_rung(rig: LadderRig, done: LadderRun, plan: Plan, count: int, run: int = 0) -> None:
+    """Add a rung to a run of the ladder, and replay its collectives before and after it.
 
-    Two replays show whether other work on the machines changed meanwhile.  Raises GangError when
-    the rung fails.
+    Two replays show whether other work on the machines changed meanwhile.  `run` counts the runs
+    before this one.  Raises GangError when the rung fails.
     """
+    (rungs, replays), first = done, first_node(plan.node_counts, count, run)
     groups = worker_groups(rig.gang, count, first)
     early = late = Replay()
-    if lower and plan.replays:
-        early = replay_collectives(rig, lower, plan, groups, REPLAY_STEPS // 2)
-    rung = run_rung(rig.gang, rig.node_names, count, plan.config, first, plan.timeout_s)
+    if rungs and plan.replays:
+        early = replay_collectives(rig, rungs, plan, groups, REPLAY_STEPS // 2)
+    rungs.append(run_rung(rig.gang, rig.node_names, count, plan.config, first, plan.timeout_s))
     if plan.replays:
-        late = replay_collectives(rig, [*lower, rung], plan, groups, REPLAY_STEPS)
-    return rung, replace(late, before=early.after)
+        late = replay_collectives(rig, rungs, plan, groups, REPLAY_STEPS)
+    replays[count] = replace(late, before=early.after)
 
 
 def build_ladder(

@@ -82,10 +82,9 @@ def fill_window(gang, names, config, window_s):
     """Set the steps of the load so that they fill the window (seconds), from a short trial."""
     if not window_s:
         return config
+    few = dataclasses.replace(config, steps=judge.FEW_STEPS)
     try:
-        seconds = run_rung(
-            gang, names, 1, dataclasses.replace(config, steps=judge.FEW_STEPS)
-        ).seconds
+        seconds = run_rung(gang, names, 1, few).seconds
     except GangError:  # the ladder reports it
         return config
     steps = min(max(config.steps, math.ceil(window_s / seconds)), MAX_STEPS)

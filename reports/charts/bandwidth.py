@@ -224,9 +224,8 @@ def _describe_loss(deltas: list[float], killed: Number, resumed: Number) -> str:
         return text + "no step of the resumed run can be compared."
     if worst := max(map(abs, deltas)):
         return text + f"the loss differs by at most {number(worst)} in {len(deltas)} steps."
-    return text + (
-        f"all {len(deltas)} steps of the resumed run equal those of the run that was never killed."
-    )
+    equal = "equal those of the run that was never killed."
+    return f"{text}all {len(deltas)} steps of the resumed run {equal}"
 
 
 def _make_table(known: dict[float, float], last: list[Point]) -> tuple[list[str], list[list[str]]]:

@@ -147,22 +147,14 @@ class Chart:
         axes.yaxis.get_major_locator().set_params(nbins=4, steps=TICK_STEPS)
         axes.yaxis.set_major_formatter(lambda value, _: brief_number(value))
         self.text(4, top - 6, y_title, color=THEME.soft)
-        self.text((LEFT + RIGHT) / 2, top + height + 34, x_title, "center", THEME.soft)
+        self.text((LEFT + RIGHT) / 2, top + height + 34, x_title, "center", color=THEME.soft)
         return axes
 
-    def text(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        anchor: str = "left",
-        color: str = THEME.ink,
-        size: float = FONT_SIZE,
-        **style: Any,
-    ) -> None:
+    def text(self, x: float, y: float, text: str, anchor: str = "left", **style: Any) -> None:
         """Write one line of text; y is its baseline, below the legend."""
-        style = {"rotation_mode": "anchor", "ha": anchor, "va": "baseline", "size": size, **style}
-        self.sheet.text(x, self.top + y, clean_line(text), color=color, **style)
+        place = {"rotation_mode": "anchor", "ha": anchor, "va": "baseline"}
+        style = {"size": FONT_SIZE, "color": THEME.ink, **place, **style}
+        self.sheet.text(x, self.top + y, clean_line(text), **style)
 
     def box(self, box: Box, color: str, edge: str = "none") -> None:
         """Draw a rectangle; y is below the legend."""

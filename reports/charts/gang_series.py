@@ -154,10 +154,9 @@ def _to_spans(times: list[float], end: float, states: list[dict[Holder, float]])
 def _read_held(times: list[float], states: list[dict[Holder, float]]) -> dict[str, list[Held]]:
     held = defaultdict[str, list[Held]](list)
     for (start, end), state in zip(pairwise(times), states, strict=True):
-        by_node = defaultdict[str, list[tuple[str, float]]](list)
-        for (job, node), amount in state.items():
-            if node is not None:
-                by_node[node].append((job, amount))
+        by_node = group_pairs(
+            (node, (job, amount)) for (job, node), amount in state.items() if node is not None
+        )
         for node, amounts in by_node.items():
             held[node].append((start, end, tuple(sorted(amounts))))
     return dict(held)
@@ -451,7 +450,7 @@ def _draw_label(
     free = filter(is_free, pairwise(xs))
     left, right = max(free, key=lambda span: span[1] - span[0], default=(0, 0))
     if right - left > canvas.text_width(label) + 4:
-        chart.text((left + right) / 2, y, label, "center", ink)
+        chart.text((left + right) / 2, y, label, "center", color=ink)
 
 
 def _draw_marks(chart: Chart, line: Timeline, start: float, bottom: float) -> None:
@@ -472,21 +471,18 @@ def _wait_lanes(panel: Panel) -> list[WaitLane]:
     If there are more than MAX_WAIT_LANES, jobs with partial gangs keep their lane first, then
     those with the longest waits. The others share the last lane.
     """
-    lanes = defaultdict[str, tuple[list[JobSpan], list[PartialAllocation]]](lambda: ([], []))
-    for span in panel.waits:
-        lanes[span.job][0].append(span)
-    for part in panel.partials:
-        lanes[part.job][1].append(part)
-    ranked = sorted(
-        lanes, key=lambda job: (not lanes[job][1], sum(s.start - s.end for s in lanes[job][0]))
-    )
+    waits = group_pairs((span.job, span) for span in panel.waits)
+    parts = group_pairs((part.job, part) for part in panel.partials)
+    waited = {job: sum(span.end - span.start for span in spans) for job, spans in waits.items()}
+    jobs = dict.fromkeys([*waits, *parts])
+    ranked = sorted(jobs, key=lambda job: (job not in parts, -waited.get(job, 0.0)))
     single = ranked if len(ranked) <= MAX_WAIT_LANES else ranked[: MAX_WAIT_LANES - 1]
     named = sorted(single, key=natural_key)
-    result: list[WaitLane] = [(f"{shorten(job, 6)} waits", *lanes[job]) for job in named]
+    result = [(f"{shorten(job, 6)} waits", waits.get(job, []), parts.get(job, [])) for job in named]
     if others := ranked[len(single) :]:
-        waits = [span._replace(amount=0) for span in panel.waits if span.job in others]
-        parts = [part for part in panel.partials if part.job in others]
-        result.append((f"{len(others)} others", waits, parts))
+        rest = [span._replace(amount=0) for span in panel.waits if span.job in others]
+        halves = [part for part in panel.partials if part.job in others]
+        result.append((f"{len(others)} others", rest, halves))
     return result
 
 

@@ -141,7 +141,7 @@ def _draw_cells(
         if gbs and count <= MAX_VALUE_NODES:
             ink = "#ffffff" if color in DARK_COLORS else "#000000"
             x, y = MAP_LEFT + (b + 0.5) * cell, top + (a + 0.5) * cell + 4
-            chart.text(x, y, number(gbs), "center", ink)
+            chart.text(x, y, number(gbs), "center", color=ink)
 
 
 def _cell_color(gbs: Number, typical: float) -> str:

@@ -73,11 +73,8 @@ def _result_case(row: ReportRow, result: ProbeResult) -> ReportCase:
 
 
 def _case(row: ReportRow, name: str, verdict: Verdict, lines: list[str]) -> ReportCase:
-    if verdict is Verdict.FAIL:
-        outcome = Outcome.FAILED
-    elif verdict.accepted:
-        outcome = Outcome.PASSED
-    else:
+    outcome = Outcome.PASSED if verdict.accepted else Outcome.FAILED
+    if verdict is Verdict.UNPROVEN:
         outcome = Outcome.UNPROVEN if row.criterion.required else Outcome.SKIPPED
     label = [row.label] if row.label and verdict is not Verdict.PASS else []
     return ReportCase(row.criterion.id, name, outcome, verdict, [*lines, *label])
@@ -156,12 +153,8 @@ def _suite_properties(
 
 def _add_case(suite: ElementTree.Element, case: ReportCase) -> None:
     """Add a case with what keeps it from passing, or with the output of one that passed."""
-    attributes = {
-        "classname": one_line(case.suite),
-        "name": one_line(case.name),
-        "time": f"{case.seconds:.3f}",
-    }
-    element = ElementTree.SubElement(suite, "testcase", attributes)
+    names = {"classname": one_line(case.suite), "name": one_line(case.name)}
+    element = ElementTree.SubElement(suite, "testcase", names, time=f"{case.seconds:.3f}")
     shown = [one_line(line) for line in case.lines if line]
     if case.outcome is not Outcome.PASSED:
         attributes = {"type": case.verdict.value, "message": (shown or [case.verdict.value])[0]}

@@ -31,7 +31,7 @@ EXIT_CODES = (
 def prometheus(summary: AcceptanceSummary) -> str:
     """Write the metrics of a run, for example for node_exporter's textfile collector."""
     cluster = {"cluster": summary.record.cluster_name}
-    verdicts = _verdicts(summary, cluster)
+    verdicts = _distinct(_verdicts(summary, cluster))
     values = list(_distinct(_measurements(summary, cluster)))
     lows = ((labels, m.limit.low) for labels, m in values if m.judged and m.limit)
     highs = ((labels, m.limit.high) for labels, m in values if m.judged and m.limit)
@@ -66,11 +66,9 @@ def _word(reason: object) -> str:
 
 
 def _verdicts(summary: AcceptanceSummary, cluster: Labels) -> Iterator[tuple[Labels, float]]:
-    rows = (
-        ({**cluster, "criterion": row.criterion.id, "required": _word(row.criterion.required)}, row)
-        for row in summary.rows
-    )
-    return ((labels, row.verdict.rank) for labels, row in _distinct(rows))
+    for row in summary.rows:
+        about = {"criterion": row.criterion.id, "required": _word(row.criterion.required)}
+        yield {**cluster, **about}, row.verdict.rank
 
 
 def _measurements(

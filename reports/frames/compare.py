@@ -76,11 +76,6 @@ class Comparison:
         return {kind: sentences for kind, sentences in found.items() if sentences}
 
     @property
-    def baseline(self) -> str:
-        """Id of the first run."""
-        return self.summaries[0].record.id
-
-    @property
     def before(self) -> dict[str, Verdict]:
         """Verdicts of the first run by criterion."""
         return {row.criterion.id: row.verdict for row in self.summaries[0].rows}
@@ -404,19 +399,14 @@ def comparison_csv(comparison: Comparison) -> str:
 def comparison_json(comparison: Comparison) -> str:
     """Write the runs, the notes, and one object per measure with an entry for each run."""
     letters = run_letters(len(comparison.tables))
-    runs = [
-        {
-            "name": letter,
-            "id": one_line(summary.record.id),
-            "cluster": one_line(summary.record.cluster_name),
-            "started": one_line(summary.record.started),
-            "tier": one_line(summary.record.tier),
-            "contract": one_line(summary.record.contract.name),
-            "decision": summary.word,
-            "exit_code": summary.exit_code,
-        }
-        for letter, summary in zip(letters, comparison.summaries, strict=True)
-    ]
+    runs = []
+    for letter, summary in zip(letters, comparison.summaries, strict=True):
+        record = summary.record
+        about = {"id": record.id, "cluster": record.cluster_name, "started": record.started}
+        about |= {"tier": record.tier, "contract": record.contract.name}
+        shown = {key: one_line(text) for key, text in about.items()}
+        decision = {"decision": summary.word, "exit_code": summary.exit_code}
+        runs.append({"name": letter, **shown, **decision})
     columns = ["value", "value_text", "unit", "n", "spread", "verdict", "change", "noise", "kind"]
     keys = json_rows(comparison.tables[0].index.to_frame(index=False)[KEY])
     found = [json_rows(table[columns]) for table in comparison.tables]

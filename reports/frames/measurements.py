@@ -54,25 +54,21 @@ def measurement_frame(
 
 def _row(criterion: str, probe: str, m: Measurement, nodes: re.Pattern[str]) -> dict[str, Any]:
     limit = m.limit
+    as_they_are = ("subject", "value_text", "unit", "spread", "judged", "note")
     return {
         "criterion": criterion,
         "probe": probe,
         "measure": m.name,
-        "subject": m.subject,
+        **{name: getattr(m, name) for name in as_they_are},
         "value": finite_number(m.value),
-        "value_text": m.value_text,
-        "unit": m.unit,
         "n": m.samples if m.samples is not None and abs(m.samples) <= MAX_COUNT else None,
-        "spread": m.spread,
         "low": limit and limit.low,
         "high": limit and limit.high,
         "one_of": ", ".join(limit.one_of or []) if limit else "",
         "limit": str(limit) if limit else "",
         "because": limit.because if limit else "",
         "derived": bool(limit and limit.derived),
-        "judged": m.judged,
         "verdict": m.verdict.value if m.verdict else None,
-        "note": m.note,
         "where": ", ".join(filter(None, dict.fromkeys(nodes.findall(m.subject)))),
     }
 

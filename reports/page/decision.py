@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -29,8 +28,7 @@ PROBLEMS = {
 }
 
 
-@dataclass(frozen=True)
-class Lead:
+class Lead(NamedTuple):
     """First lines: why the decision is what it is, the worst fact, counts, what controls proved."""
 
     why: str

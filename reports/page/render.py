@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +20,9 @@ from reports.groups import group_pairs
 from reports.measurement import Measurement, Verdict
 from reports.numbers import number, quantity
 from reports.page import decision, sections
-from reports.record import NOT_RUN, Control, Finding, ProbeResult, RunRecord, Severity
+from reports.record import NOT_RUN, Finding, ProbeResult, RunRecord, Severity
 from reports.redact import redact_text
-from reports.run_folder.times import parse_time
+from reports.run_folder.times import seconds_between
 from reports.sanitize import capitalise, clean, one_line
 from reports.text import STYLES, acceptance_table
 from reports.version import describe_version
@@ -37,8 +36,6 @@ RUN_NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
 MAX_NAME = 60  # letters of the cluster's name in the header
 SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 MOST_FINDINGS = 3  # on page 1, which is one sheet of paper
-MAX_BESIDE = 3  # measurements without a fault that stand below those with one, not folded
-MAX_PRINTED = 40  # nodes of the matrix that is printed
 PRINTED = ("busbw", "efficiency")  # figures of what passed that are on paper, too
 EFFECT = {  # of a finding
     Severity.BLOCKS: "blocks the acceptance",
@@ -46,37 +43,6 @@ EFFECT = {  # of a finding
     Severity.NOTES: "information only",
 }
 MAX_PASSING = 4  # passing subjects of one measurement shown in its section; the appendix has all
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Page 1: the decision, what to do next, and what was not tested.
-
-    `findings` and `unexplained` results are the first; `more` of them are in the appendix. `run`
-    and `baseline` are the folders of both runs, as a command names them.
-    """
-
-    lead: decision.Lead
-    reasons: list[str]
-    facts: list[list[tuple[str, str]]]
-    findings: list[Finding]
-    unexplained: list[ProbeResult]
-    more: int
-    step: decision.NextStep
-    run: str
-    baseline: str
-    paste: str
-
-
-@dataclass(frozen=True)
-class Appendix:
-    """What follows the criteria: planted faults, nodes, times, and the environment."""
-
-    planted: list[tuple[str, Control]]
-    matrix: sections.NodeMatrix
-    timeline: list[sections.Span]
-    inventory: sections.Inventory
-    command: str
 
 
 # Measurements of one name on many subjects: those to show, and a sentence for the others.
@@ -110,22 +76,19 @@ def render(
         sections=SECTIONS,
         record=record,
         summary=summary,
-        is_shared=run is None,
+        is_shared=is_shared,
         view_evidence=reader.view,
         decision=_view_decision(summary, unexplained, step),
-        appendix=Appendix(
-            sections.planted_faults(record),
-            sections.build_node_matrix(record),
-            sections.build_timeline(record),
-            sections.build_inventory(record.cluster),
-            redact_text(record.command),
-        ),
+        planted=sections.planted_faults(record),
+        matrix=sections.build_node_matrix(record),
+        timeline=sections.build_timeline(record),
+        inventory=sections.build_inventory(record.cluster),
+        run_command=redact_text(record.command),
         unexplained=unexplained,
         untested=[*agreed, *untested],
         failed=failed,
         unproven=_unproven_criteria(summary, untested),
         anchors=sections.section_anchors(summary.rows),
-        caught_controls=sections.count_controls(record.results),
         again=lambda shown: orders.again_command(record, shown),
         fill_in=lambda finding: orders.fill(finding, record.cluster),
         blast_of=lambda finding: sections.blast_text(finding, summary),
@@ -145,23 +108,28 @@ def render(
 
 def _view_decision(
     summary: AcceptanceSummary, unexplained: list[ProbeResult], step: decision.NextStep
-) -> Decision:
+) -> dict[str, Any]:
+    """Collect what page 1 shows: the decision, what to do next, and what was not tested.
+
+    `findings` and `unexplained` results are the first; `more` of them are in the appendix. `run`
+    and `baseline` are the folders of both runs, as a command names them.
+    """
     # Of a folder that was changed, what it says comes after the first page.
     most = 0 if summary.integrity.problems else MOST_FINDINGS
     first = summary.findings[:most]
     told = unexplained[0].criterion if unexplained and not first else ""
-    return Decision(
-        lead=decision.build_lead(summary, told),
-        reasons=decision.decision_reasons(summary, step),
-        facts=_header_facts(summary.record),
-        findings=first,
-        unexplained=unexplained[: most - len(first)],
-        more=max(0, len(summary.findings) + len(unexplained) - most),
-        step=step,
-        run=orders.run_argument(summary.record),
-        baseline=orders.baseline_argument(summary.record),
-        paste=acceptance_table(summary, decision_first=True),
-    )
+    return {
+        "lead": decision.build_lead(summary, told),
+        "reasons": decision.decision_reasons(summary, step),
+        "facts": _header_facts(summary.record),
+        "findings": first,
+        "unexplained": unexplained[: most - len(first)],
+        "more": max(0, len(summary.findings) + len(unexplained) - most),
+        "step": step,
+        "run": orders.run_argument(summary.record),
+        "baseline": orders.baseline_argument(summary.record),
+        "paste": acceptance_table(summary, decision_first=True),
+    }
 
 
 def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
@@ -177,12 +145,7 @@ def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: clean(value) if type(value) is str else value,
     )
-    environment.globals |= {
-        "NOT_RUN": NOT_RUN,
-        "PASS": Verdict.PASS,
-        "MAX_BESIDE": MAX_BESIDE,
-        "MAX_PRINTED": MAX_PRINTED,
-    }
+    environment.globals |= {"NOT_RUN": NOT_RUN, "PASS": Verdict.PASS}
     environment.filters |= {
         "glyph": lambda verdict: STYLES[verdict][0],
         "line": one_line,
@@ -195,8 +158,6 @@ def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
         "command": lambda text: redact_text(one_line(text)),
         "groups": _group_by_name,
         "skipped": sections.group_skipped,
-        "caught": sections.caught_text,
-        "missed": lambda row: sections.count_controls(row.results).missed > 0,
         "effect": EFFECT.__getitem__,
         "limit": sections.limit_text,
         "others": sections.others_text,
@@ -235,11 +196,8 @@ def _header_facts(record: RunRecord) -> list[list[tuple[str, str]]]:
 
 def _run_duration(record: RunRecord) -> str:
     """Write the duration as `47 min 38 s`; "" if the run did not finish."""
-    try:
-        took = parse_time(record.finished) - parse_time(record.started)
-    except (ValueError, TypeError):
-        return ""
-    return _span_text(took.total_seconds())
+    took = seconds_between(record.started, record.finished)
+    return "" if took is None else _span_text(took)
 
 
 def _time_to_test(finding: Finding, record: RunRecord) -> str:

@@ -13,13 +13,14 @@ from urllib.parse import quote
 
 from reports import record as records
 from reports.acceptance import AcceptanceSummary, ReportRow, gpus_per_node, is_consistent
+from reports.groups import group_pairs
 from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import quantity
 from reports.record import NOT_RUN, Control, Evidence, Finding, ProbeResult, RunRecord, Severity
 from reports.redact import redact
 from reports.run_folder.event_log import MISSING, open_regular
 from reports.run_folder.integrity import compare_hash
-from reports.run_folder.times import parse_time
+from reports.run_folder.times import seconds_between
 from reports.sanitize import clean, probe_words, relative_link
 
 MAX_NAMED = 3  # criteria, or problems of the folder, named beside the decision
@@ -66,16 +67,9 @@ def count_controls(results: Sequence[ProbeResult]) -> ControlCounts:
 
 def group_skipped(results: Sequence[ProbeResult]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Group the tests that did not run by their reason: (reason, [(name in words, probe)])."""
-    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for result in results:
-        if result.state == NOT_RUN:
-            found[result.error].append((probe_words(result.probe), result.probe))
+    skipped = [one for one in results if one.state == NOT_RUN]
+    found = group_pairs((one.error, (probe_words(one.probe), one.probe)) for one in skipped)
     return list(found.items())
-
-
-def caught_text(row: ReportRow) -> str:
-    """Write how many planted faults of a row were found: `3 of 3`."""
-    return count_controls(row.results).text
 
 
 def limit_text(row: ReportRow) -> str:
@@ -112,15 +106,14 @@ def section_anchors(rows: Sequence[ReportRow]) -> dict[str, str]:
 def blast_text(finding: Finding, summary: AcceptanceSummary) -> str:
     """Write which criteria a finding keeps from an acceptance: `Failed: FABRIC.`"""
     suspects = set(finding.suspects)
-    held: dict[str, list[str]] = {}
+    held = []
     for row in summary.rows:
         found = (other for result in row.results for other in result.findings)
         is_held = any(other == finding or suspects & set(other.suspects) for other in found)
-        if row.verdict.accepted or not is_held:
-            continue
-        word = "Failed" if row.verdict is Verdict.FAIL else "Not proven"
-        held.setdefault(word, []).append(row.criterion.id)
-    return " ".join(f"{word}: {join_words(criteria)}." for word, criteria in held.items())
+        if is_held and not row.verdict.accepted:
+            word = "Failed" if row.verdict is Verdict.FAIL else "Not proven"
+            held.append((word, row.criterion.id))
+    return " ".join(f"{word}: {join_words(ids)}." for word, ids in group_pairs(held).items())
 
 
 def count_suspect_gpus(finding: Finding, record: RunRecord) -> int:
@@ -139,17 +132,15 @@ def cause_text(result: ProbeResult, record: RunRecord) -> str:
         return "Do this, then test again:"
     if result.state in (NOT_RUN, "interrupted"):
         return ""
-    codes: dict[str, list[str]] = {}
-    for earlier in record.results[: record.results.index(result)]:
-        blocking = [one.code for one in earlier.findings if one.severity is Severity.BLOCKS]
-        if blocking:
-            codes.setdefault(earlier.criterion, []).extend(blocking)
+    earlier = record.results[: record.results.index(result)]
+    found = [(one.criterion, finding) for one in earlier for finding in one.findings]
+    blocking = group_pairs((id, f.code) for id, f in found if f.severity is Severity.BLOCKS)
     if result.state == "finished" and result.verdict is not Verdict.FAIL:
         return _unproven_text(result)
-    if not codes:
+    if not blocking:
         return _no_cause(result)
-    found = [f"{name} found ({', '.join(dict.fromkeys(codes[name]))})" for name in codes]
-    return f"First fix what {join_words(found)}: it can be the cause of this problem."
+    causes = [f"{id} found ({', '.join(dict.fromkeys(codes))})" for id, codes in blocking.items()]
+    return f"First fix what {join_words(causes)}: it can be the cause of this problem."
 
 
 def _unproven_text(result: ProbeResult) -> str:
@@ -398,45 +389,32 @@ def _severity(cells: list[NodeCell]) -> int:
     return max((cell.verdict.rank if cell.verdict else 0) + cell.suspected for cell in cells)
 
 
-SPAN_WIDTH, SPAN_HEIGHT = 360, 14  # px: a column of the table
+SPAN_WIDTH = 360  # px: a column of the table
 LEAST = 2  # px of a bar: a probe of a second is seen in a run of an hour
 
 
 @dataclass(frozen=True)
 class Span:
-    """When one probe ran: seconds after the start of the run, and how long."""
+    """When one probe ran: seconds after the start of the run, and how long; its bar in px."""
 
     result: ProbeResult
     began: float
     seconds: float
-    bar: str
+    left: float
+    width: float
 
 
 def build_timeline(record: RunRecord) -> list[Span]:
     """List the probes that ran, by their start; a time that is no time is left out."""
     spans = []
     for result in record.results:
-        try:
-            began = (parse_time(result.started) - parse_time(record.started)).total_seconds()
-        except (ValueError, TypeError):
-            continue
-        if result.seconds is not None and began >= 0:
+        began = seconds_between(record.started, result.started)
+        if result.seconds is not None and began is not None and began >= 0:
             spans.append((began, result.seconds, result))
     total = max((began + seconds for began, seconds, _ in spans), default=0.0)
-    return [
-        Span(result, began, seconds, _draw_bar(began, seconds, total, result))
-        for began, seconds, result in sorted(spans, key=lambda span: span[0])
-    ]
-
-
-def _draw_bar(began: float, seconds: float, total: float, result: ProbeResult) -> str:
-    scale = SPAN_WIDTH / total if total else 0.0
-    width = max(seconds * scale, LEAST)
-    left = min(began * scale, SPAN_WIDTH - width)
-    place = f'x="{left:.1f}" y="2" width="{width:.1f}" height="10"'
-    size = f'width="{SPAN_WIDTH}" height="{SPAN_HEIGHT}"'
-    return (
-        f'<svg class="bar" {size} viewBox="0 0 {SPAN_WIDTH} {SPAN_HEIGHT}" aria-hidden="true">'
-        f'<rect class="all" y="6" width="{SPAN_WIDTH}" height="2"/>'
-        f'<rect class="{result.verdict.value}" {place}/></svg>'
-    )
+    scale, shown = SPAN_WIDTH / total if total else 0.0, []
+    for began, seconds, result in sorted(spans, key=lambda span: span[0]):
+        width = max(seconds * scale, LEAST)
+        left = min(began * scale, SPAN_WIDTH - width)
+        shown.append(Span(result, began, seconds, left, width))
+    return shown

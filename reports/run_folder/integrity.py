@@ -15,7 +15,7 @@ from reports.record import Evidence, RunRecord
 from reports.run_folder import event_log
 from reports.run_folder.event_log import CONTRACT, SUMS, EventReader, UnreadableRun
 from reports.run_folder.fold import ALONE, fold_events, read_record
-from reports.run_folder.times import known_time
+from reports.run_folder.times import seconds_between
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,7 @@ def _check_contract(run: Path, record: RunRecord) -> Iterator[str]:
 
 def _check_times(record: RunRecord) -> Iterator[str]:
     """Yield a problem if the run ended before it started: it counts its time from the start."""
-    started, finished = known_time(record.started), known_time(record.finished)
-    if started and finished and finished < started:
+    if (seconds_between(record.started, record.finished) or 0) < 0:
         yield f"the run ends ({record.finished:.40}) before it starts ({record.started:.40})"
 
 

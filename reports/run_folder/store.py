@@ -84,18 +84,13 @@ def _require_room(path: Path) -> None:
 
 
 def _try_writing(path: Path) -> None:
-    old, new = (path / f".seatrial-{secrets.token_hex(8)}" for _ in range(2))
+    trial = path / f".seatrial-{secrets.token_hex(8)}"
     try:
-        for file in (old, new):
-            with file.open("xb") as handle:
-                handle.write(bytes(TRIAL_BYTES))
-                handle.flush()
-                os.fsync(handle.fileno())
-        os.replace(new, old)
+        for _ in range(2):  # the second time over the file of the first
+            event_log.write_atomically(trial, "0" * TRIAL_BYTES)
     finally:
-        for file in (old, new):
-            with suppress(OSError):
-                file.unlink()
+        with suppress(OSError):
+            trial.unlink()
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -32,6 +32,14 @@ def known_time(text: str | None) -> datetime | None:
         return None
 
 
+def seconds_between(first: str | None, last: str | None) -> float | None:
+    """Return the seconds from one time to another; None if one of them is none."""
+    try:
+        return (parse_time(last) - parse_time(first)).total_seconds()
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
 def steady_s() -> float:
     """Read a clock (s) that is never set; on Linux it goes on while the machine sleeps."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)

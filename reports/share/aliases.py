@@ -47,7 +47,6 @@ PATH = re.compile(
 )
 STORED = re.compile(r"\b(?:s3a?|gs|gcs|abfss?|wasbs?|az|hdfs|oci|r2|swift)://[^\s'\"<>,;]+")
 URL_PATH = re.compile(r"(?<=://)([^\s/'\"<>]+)(/[^\s'\"<>,;)]+)")
-HOME = re.compile(r"(?:/home|/Users)/([A-Za-z_][\w.-]*)|~([A-Za-z_][\w.-]*)/")
 # Paths that exist on every Linux: remedies name them, and they identify no user or site.
 PUBLIC_PATH = re.compile(
     r"/(?:proc|sys)/.*|~/\.nccl\.conf|/etc/(?:hosts|nccl\.conf|ld\.so\.conf\.d|security/limits\.d(?:/rdma\.conf)?)"

@@ -7,16 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from reports.record import RunRecord
-from reports.share.aliases import (
-    HOME,
-    MAX_WORD,
-    PUBLIC_USERS,
-    USER,
-    Aliases,
-    is_identifier,
-    shorten,
-)
+from reports.record import RunRecord, node_facts
+from reports.share.aliases import MAX_WORD, PUBLIC_USERS, USER, Aliases, is_identifier, shorten
 
 # Keys of facts, by the kind of their values.
 HOST_KEYS = {"name", "host", "hostname", "node_name", "nodename", "head"}
@@ -27,6 +19,7 @@ ID_KEYS |= {"guid", "node_guid", "gid", "lid"}
 GPU_KEYS = {"uuid", "gpu_uuid", "gpu_serial"}
 USER_KEYS = {"user", "username", "logname", "login", "owner", "account"}
 PATH_KEYS = {"shared", "shards", "home", "pwd", "folder", "mount", "run_dir", "cwd"}
+HOME = re.compile(r"(?:/home|/Users)/([A-Za-z_][\w.-]*)|~([A-Za-z_][\w.-]*)/")
 PATH_WITH_BLANK = re.compile(r"[/~](?=\S* \S)(?:(?! -)[^\n])+")  # and no command
 ADDRESS = re.compile(r"(?:^|_)(?:address|addr|ip|ips)$")
 # Names that people gave to jobs and what runs them, as keys of facts and variables have them.
@@ -93,8 +86,7 @@ def _nodes(cluster: Mapping[str, Any]) -> list[Any]:
 
 def _devices(cluster: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is equal on all machines of one kind: interfaces, ports, words of models."""
-    for node in _nodes(cluster):
-        facts = node if isinstance(node, Mapping) else {}
+    for facts in node_facts(cluster):
         yield from map(str, facts.get("interfaces") or ())
         for port in facts.get("rdma") or ():
             yield str(port.get("device")) if isinstance(port, Mapping) else ""

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reports.acceptance import AcceptanceSummary, summarize_acceptance
-from reports.exports import SCHEMA_FILE, render_all
+from reports.exports import SCHEMA_FILE, render_all, write_all
 from reports.measurement import Measurement, RecordModel, Verdict
 from reports.record import RunRecord
 from reports.redact import redact
-from reports.run_folder.event_log import UnreadableRun, write_atomically
+from reports.run_folder.event_log import UnreadableRun
 from reports.run_folder.store import record_text
 from reports.sanitize import clean, one_line
 from reports.share.aliases import Aliases, shorten
@@ -74,8 +74,7 @@ def _write_folder(folder: Path, texts: dict[str, str]) -> list[Path]:
     """Write files into a new folder and return their paths. Raises ShareRefused."""
     try:
         folder.mkdir(mode=0o700)  # the same mode as the run folder
-        for name, text in texts.items():
-            write_atomically(folder / name, text)
+        write_all(folder, texts)
     except FileExistsError:
         raise ShareRefused(f"{folder} already exists: move it, or name another folder") from None
     except OSError as error:
@@ -149,8 +148,10 @@ def _share_model(model: Model, aliases: Aliases) -> Model:
         for name, value in model
     }
     shared = type(model)(**fields)
-    if isinstance(model, Measurement) and isinstance(shared, Measurement):
-        return _keep_verdict(model, shared)  # type: ignore[return-value]
+    # `GPU-01` and `gpu-01` have one alias: a FAIL stays one.
+    failed = isinstance(model, Measurement) and model.verdict is Verdict.FAIL
+    if failed and isinstance(shared, Measurement) and shared.verdict is not Verdict.FAIL:
+        return shared.model_copy(update={"value": f"{shared.value}{OTHERWISE}"})
     return shared
 
 
@@ -160,13 +161,6 @@ def _share_id(value: Any, aliases: Aliases) -> Any:
         file, separator, name = value.partition("::")
         return aliases.of("path", file) + separator + name
     return value
-
-
-def _keep_verdict(before: Measurement, after: Measurement) -> Measurement:
-    """Keep a FAIL that aliases would hide: `GPU-01` and `gpu-01` have one alias."""
-    if before.verdict is Verdict.FAIL and after.verdict is not Verdict.FAIL:
-        return after.model_copy(update={"value": f"{after.value}{OTHERWISE}"})
-    return after
 
 
 def _share_value(value: Any, aliases: Aliases, key: str, place: bool = False) -> Any:

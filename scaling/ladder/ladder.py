@@ -22,10 +22,11 @@ from scaling.ladder import step_breakdown
 from scaling.ladder.step_breakdown import Step, mean_seconds, waits_separable
 
 MEANINGS = {"loss": "loss", "norm": "gradient norm"}  # of the values that all ranks share
+Result = dict[str, Any]  # the trainer's result of one rank
 LOSS_TOLERANCE = 1e-3  # relative; float32 losses are averaged in another order
 
 
-def find_disagreements(results: Sequence[dict[str, Any]]) -> list[str]:
+def find_disagreements(results: Sequence[Result]) -> list[str]:
     """List the steps in which these results are not those of one job, with the first difference.
 
     `results` are the trainer's results of every rank of one job, in order of rank.
@@ -183,9 +184,7 @@ def load_text(tokens: int) -> str:
 MOST_FULL = 8  # nodes up to which a short ladder has every power of two
 
 
-def rung_sizes(
-    nodes: int, agreed: Sequence[int] | None = None, *, short: bool = False
-) -> list[int]:
+def rung_sizes(nodes: int, agreed: Sequence[int] | None = None, short: bool = False) -> list[int]:
     """List the `agreed` sizes up to `nodes`, else 1, 2, 4, 8 ...; always 1 and `nodes` too.
 
     On more than MOST_FULL nodes a `short` ladder has four: 1, 2, one between, and all. Each rung
@@ -287,7 +286,7 @@ def strong_scaling_config(config: TrainConfig, count: int, max_nodes: int) -> Tr
 
 
 @joins("fake")
-def run_on_fake_group(size: int, config: TrainConfig) -> dict[str, Any]:
+def run_on_fake_group(size: int, config: TrainConfig) -> Result:
     """Run one rank as one of `size` ranks without the others, in torch's fake process group.
 
     Its losses have no meaning, because it has only its part of the weights; its step time is
@@ -305,11 +304,7 @@ def run_on_fake_group(size: int, config: TrainConfig) -> dict[str, Any]:
 
 
 def _make_rung(
-    count: int,
-    nodes: list[str],
-    config: TrainConfig,
-    jobs: list[list[dict[str, Any]]],
-    as_one_job: bool,
+    count: int, nodes: list[str], config: TrainConfig, jobs: list[list[Result]], as_one_job: bool
 ) -> Rung:
     """Make a rung of the results of its jobs, by rank."""
     results = [result for job in jobs for result in job]

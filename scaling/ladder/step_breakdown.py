@@ -247,9 +247,8 @@ def _split_transfer(name: str, table: Sequence[Sequence[float]]) -> TransferSkew
     steps = [*zip(*table, strict=True)]
     last = tuple(spent.index(min(spent)) for spent in steps)
     skews = tuple(sum(spent) / len(spent) - min(spent) for spent in steps)
-    return TransferSkew(
-        name, statistics.fmean(map(min, steps)), statistics.fmean(skews), last, skews
-    )
+    transfer = statistics.fmean(map(min, steps))
+    return TransferSkew(name, transfer, statistics.fmean(skews), last, skews)
 
 
 def transfer_growth(base: RankSteps, current: RankSteps) -> dict[str, float]:

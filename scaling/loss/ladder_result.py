@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import reprlib
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -158,12 +157,12 @@ class Ladder:
     @property
     def replay_growth(self) -> dict[int, float]:
         """Seconds that replayed collectives add to one node's step, by node count."""
-        return self._above_base(self.rungs[0].replay_s, attrgetter("replay_s"))
+        return self._above_base(self.rungs[0].replay_s, "replay_s")
 
     @property
     def fit_growth(self) -> dict[int, float]:
         """Seconds that collectives add to one node's step by their fits, by node count."""
-        return self._above_base(self._base_fit_s, attrgetter("alpha_beta_s"))
+        return self._above_base(self._base_fit_s, "alpha_beta_s")
 
     @property
     def _base_fit_s(self) -> float | None:
@@ -172,13 +171,11 @@ class Ladder:
         single_rank = len(base.judged_steps) == 1  # a single rank has no communication
         return 0.0 if base.alpha_beta_s is None and single_rank else base.alpha_beta_s
 
-    def _above_base(
-        self, base_s: float | None, rung_seconds: Callable[[Rung], float | None]
-    ) -> dict[int, float]:
-        """Return the seconds of each larger rung minus `base_s`; empty if `base_s` is unknown."""
+    def _above_base(self, base_s: float | None, field: str) -> dict[int, float]:
+        """Return that field of each larger rung minus `base_s`; empty if `base_s` is unknown."""
         if base_s is None:
             return {}
-        known = {rung.count: rung_seconds(rung) for rung in self.rungs[1:]}
+        known = {rung.count: getattr(rung, field) for rung in self.rungs[1:]}
         return {count: each - base_s for count, each in known.items() if each is not None}
 
     @cached_property
@@ -204,18 +201,16 @@ class Ladder:
         If rungs were run once, it covers the differences between steps but not between
         runs.
         """
-        base_runs, *runs = (
-            [predict.step_seconds(rung.judged_steps), *rung.other_runs] for rung in self.rungs
-        )
+        runs = [[predict.step_seconds(rung.judged_steps), *rung.other_runs] for rung in self.rungs]
         return {
-            rung.count: predict.efficiency_interval(base_runs, each)
-            for rung, each in zip(self.rungs[1:], runs, strict=True)
+            rung.count: predict.efficiency_interval(runs[0], each)
+            for rung, each in zip(self.rungs[1:], runs[1:], strict=True)
         }
 
     def explanations(self, limit: float | None = None) -> list[Explanation]:
         """Explain each rung above one node."""
         replayed = self.replay_growth
-        agreed = self._above_base(self.rungs[0].replay_s, attrgetter("agreed_s"))
+        agreed = self._above_base(self.rungs[0].replay_s, "agreed_s")
         times = {}
         for rung in self.rungs:
             found = (replayed.get(rung.count), agreed.get(rung.count))

@@ -21,7 +21,7 @@ from scaling.collectives.line_rate import Fit, fit_alpha_beta
 from scaling.collectives.operations import OPERATIONS, Buffers
 from scaling.collectives.sweep import median_precision
 from scaling.ladder.step_breakdown import RankSteps, by_step
-from scaling.loss.significance import bootstrap_interval, expected_maximum, mad_deviation
+from scaling.loss.significance import Runs, bootstrap_interval, expected_maximum, mad_deviation
 
 NODE_COUNTS = (16, 64, 256, 1024)
 
@@ -171,9 +171,8 @@ class _Model:
         """Predict the efficiency; `series` are the steps of 1 node and of the `larger` rungs."""
         means = [*map(statistics.fmean, series)]
         best = self.efficiency(means, nodes)
-        low, high = bootstrap_interval(
-            [[steps] for steps in series], lambda samples: self.efficiency(samples, nodes), 0.9
-        )
+        runs = [[steps] for steps in series]
+        low, high = bootstrap_interval(runs, lambda means: self.efficiency(means, nodes), 0.9)
         # The model's error grows with the doublings beyond the largest measured rung.
         doublings = max(0.0, math.log2(nodes / self.larger[-1]))
         model_error = Z90 * self.misfit(means) * best * math.sqrt(1 + doublings)
@@ -229,9 +228,7 @@ def _list_assumptions(larger: Sequence[int], share: float, noise: float) -> tupl
     )
 
 
-def efficiency_interval(
-    base: Sequence[Sequence[float]], current: Sequence[Sequence[float]]
-) -> tuple[float, float]:
+def efficiency_interval(base: Runs, current: Runs) -> tuple[float, float]:
     """Bound E_n = T_1 / T_n with 95 % confidence, by a bootstrap over runs and blocks of steps.
 
     `base` and `current` are runs of the two rungs, at least one each. A run is the seconds of
@@ -260,10 +257,8 @@ def step_collectives(config: TrainConfig, weight_bytes: int) -> list[ReplayItem]
     """
     block = block_parameters(config)
     root = parameter_count(config) - config.layers * block
-    gather, reduce = (
-        ("all_gather", block * weight_bytes),
-        ("reduce_scatter", block * GRADIENT_BYTES),
-    )
+    gather = ("all_gather", block * weight_bytes)
+    reduce = ("reduce_scatter", block * GRADIENT_BYTES)
     order: list[ReplayItem] = []
     for part in range(1, config.accumulate + 1):
         order += [("all_gather", root * weight_bytes), *[gather, None] * config.layers, gather]

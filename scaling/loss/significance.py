@@ -26,6 +26,7 @@ OUTLIER_SIGMAS = 5.0
 BOOTSTRAP_ROUNDS = 400
 
 Series = Mapping[str, Sequence[float]]  # by node, then by step
+Runs = Sequence[Sequence[float]]  # by run or machine, then by step
 
 
 def mad_deviation(values: Sequence[float]) -> float:
@@ -87,9 +88,7 @@ def median_error(series: Sequence[float]) -> float:
     return math.sqrt(math.pi / 2) * mad_deviation(series) / math.sqrt(len(series))
 
 
-def is_rising(
-    series: Sequence[float], tests: int = 1, peers: Sequence[Sequence[float]] = ()
-) -> bool:
+def is_rising(series: Sequence[float], tests: int = 1, peers: Runs = ()) -> bool:
     """Test whether a series rises beyond its noise: second half against first half, or slope.
 
     A jump is best seen in the halves, a ramp in the slope. These count as two tests. Peers are
@@ -105,9 +104,8 @@ def is_rising(
         pooled = math.sqrt(statistics.fmean(variances))
         exceeds = rise > student_t(tail, freedom * len(all_series)) * pooled
         # A machine noisier than its peers must also exceed its own noise, at a chance of one in 50.
-        if exceeds and (
-            len(all_series) == 1 or rise > student_t(0.02, freedom) * math.sqrt(variances[0])
-        ):
+        own_limit = student_t(0.02, freedom) * math.sqrt(variances[0])
+        if exceeds and (len(all_series) == 1 or rise > own_limit):
             return True
     return False
 
@@ -227,9 +225,7 @@ def block_resample(count: int, draw: random.Random) -> list[int]:
 
 
 def bootstrap_interval(
-    series: Sequence[Sequence[Sequence[float]]],
-    statistic: Callable[[list[float]], float],
-    confidence: float,
+    series: Sequence[Runs], statistic: Callable[[list[float]], float], confidence: float
 ) -> tuple[float, float]:
     """Find the interval that contains the middle `confidence` of a statistic of several means.
 

@@ -36,11 +36,8 @@ class ThrottlingCost:
 
 
 def find_throttling(
-    alone: dict[str, list[float]],
-    local_work: dict[str, list[float]],
-    collective: list[float],
-    rung: Rung,
-) -> tuple[ThrottlingCost, str | None, dict[str, list[float]], list[float]]:
+    alone: Series, local_work: Series, collective: list[float], rung: Rung
+) -> tuple[ThrottlingCost, str | None, Series, list[float]]:
     """Return (cost, node, the nodes' series and the rung's series without the slowing).
 
     A node that became slower alone and is stable in this rung had reached its lower speed
@@ -112,7 +109,7 @@ def _frontier_shift(steady: Series, node: str, slowdown: list[float]) -> list[fl
     return [max(0.0, value - slack) for value in slowdown]
 
 
-def _find_slowdowns(alone: dict[str, list[float]], local_work: Series) -> dict[str, list[float]]:
+def _find_slowdowns(alone: Series, local_work: Series) -> dict[str, list[float]]:
     """Find nodes that slowed down alone: seconds of their meetings above the start, by step.
 
     A node's local work is a second, independent check. It has less noise if single steps of
@@ -191,9 +188,7 @@ def find_load_slowdown(base: Rung, rung: Rung, unaligned_s: float = 0.0) -> Load
     return LoadSlowdown(max(0.0, unaligned_s) + max(0.0, waits), common, waited_for)
 
 
-def subtract_idle_slowdown(
-    alone: dict[str, list[float]], slow: Sequence[str], base: Rung, rung: Rung
-) -> dict[str, list[float]]:
+def subtract_idle_slowdown(alone: Series, slow: Sequence[str], base: Rung, rung: Rung) -> Series:
     """Subtract from the meetings of the `slow` nodes the compute that was longer only while alone.
 
     `alone` is seconds of the nodes' meetings when each ran alone, by node and step. Slowness

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import json
+
 from probes.check.registry import CRITERIA
 from probes.findings import NAMED_NODE, Entry, read_groups
-from reports.exports import SCHEMA_FILE, build_schema
+from reports.exports import SCHEMA_FILE
 from reports.orders import in_capitals
+from reports.record import SCHEMA, RunRecord
 from tests.project.commands_page import COMMANDS_PAGE, write_commands
 from tests.project.contracts_page import CONTRACTS_PAGE, write_contracts
 from tests.project.coverage_page import COVERAGE_PAGE, write_coverage
@@ -66,6 +69,16 @@ def write_entry(code: str, entry: Entry) -> str:
         lines.append(f"{number}. {where}`{step.command}`: {step.means}")
     lines += [f"\n**Fixed when:** {entry.mended}\n"]
     return in_capitals("\n".join(lines))
+
+
+def build_schema() -> str:
+    """Build the schema of record.json from the fields of the record and their descriptions."""
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:seatrial:record:{SCHEMA}",
+    }
+    schema = {**head, **RunRecord.model_json_schema(), "title": "record.json of seatrial"}
+    return json.dumps(schema, indent=1) + "\n"
 
 
 PAGES = {

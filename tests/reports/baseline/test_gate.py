@@ -6,6 +6,7 @@ import json
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,7 +211,12 @@ def before(
 
 
 def judge(old: list[BaselineValue], new: list[Any], problem: str = "") -> list[tuple[str, str]]:
-    found = find_regressions({"HOSTS.rate": 5.0}, "old", problem, old, new)
+    record: Any = SimpleNamespace(
+        contract=SimpleNamespace(baseline={"HOSTS.rate": 5.0}),
+        baseline="old", baseline_problem=problem, baseline_values=old,
+        results_of=lambda criterion: [one for one in new if one.criterion == criterion],
+    )  # fmt: skip
+    found = find_regressions(record)
     return [(one.verdict.value, one.sentence.partition(". Expected")[0]) for one in found]
 
 

@@ -13,9 +13,10 @@ from click.testing import CliRunner
 
 from probes.cli.main import main
 from reports.acceptance import load_summary
-from reports.exports import build_schema, read_schema
+from reports.exports import read_schema
 from reports.record import SCHEMA, RunRecord
 from reports.run_folder.store import record_text
+from tests.project.pages import build_schema
 from tests.recordings.generate.goldens import GOLDENS
 from tests.reports.formats.runs import every_run
 from tests.support.paths import RECORDINGS

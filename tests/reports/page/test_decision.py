@@ -22,7 +22,6 @@ from reports.page.sections import (
     ControlCounts,
     blast_text,
     build_node_matrix,
-    caught_text,
     cause_text,
     count_controls,
     count_suspect_gpus,
@@ -143,7 +142,7 @@ def test_a_control_that_was_missed_is_counted() -> None:
     id, control = planted_faults(missed.record)[0]
     assert (id, control.verdict, control.name) == ("FABRIC", Verdict.UNPROVEN, "wrong network")
     (fabric,) = [row for row in missed.rows if row.criterion.id == "FABRIC"]
-    assert caught_text(fabric) == "0 of 1"
+    assert count_controls(fabric.results).text == "0 of 1"
     unplanted = missed.record.results[1].controls[0].model_copy(update={"caught": None})
     more = missed.record.results[0].model_copy(update={"controls": [unplanted]})
     counts = count_controls([*missed.record.results, more])
@@ -171,7 +170,7 @@ def test_what_was_not_planted_is_not_counted_as_missed(
 
 
 def test_without_controls_nothing_is_said_of_proof() -> None:
-    assert caught_text(summary("empty").rows[0]) == "none"
+    assert count_controls(summary("empty").rows[0].results).text == "none"
     assert build_lead(summary("empty")).proof == ""
 
 

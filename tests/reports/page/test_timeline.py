@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from reports.page.sections import SPAN_WIDTH, build_timeline
 from reports.record import ProbeResult, RunRecord
 from reports.run_folder.integrity import load
@@ -21,20 +19,13 @@ def probe(name: str, minute: int, seconds: float | None = 60.0) -> ProbeResult:
     return ProbeResult(probe=name, criterion="GANG", started=started, seconds=seconds)
 
 
-def places(bar: str) -> tuple[float, float]:
-    """Return where the bar begins and how long it is, in px."""
-    found = re.search(r'x="([\d.]+)" y="2" width="([\d.]+)"', bar)
-    assert found
-    return float(found[1]), float(found[2])
-
-
 def test_probes_are_listed_by_their_start() -> None:
     spans = build_timeline(run(probe("second", 1, 120), probe("first", 0)))
     assert [(one.result.probe, one.began, one.seconds) for one in spans] == [
         ("first", 0.0, 60.0),
         ("second", 60.0, 120.0),
     ]
-    assert [places(one.bar) for one in spans] == [
+    assert [(one.left, one.width) for one in spans] == [
         (0.0, SPAN_WIDTH / 3),
         (SPAN_WIDTH / 3, 2 * SPAN_WIDTH / 3),
     ]
@@ -42,9 +33,8 @@ def test_probes_are_listed_by_their_start() -> None:
 
 def test_a_short_probe_is_seen() -> None:
     short = build_timeline(run(probe("long", 0, 3600), probe("short", 59, 0.0)))[-1]
-    start, width = places(short.bar)
-    assert width == 2
-    assert start + width <= SPAN_WIDTH
+    assert short.width == 2
+    assert short.left + short.width <= SPAN_WIDTH
 
 
 def test_a_run_without_times_has_no_timeline() -> None:
@@ -57,7 +47,7 @@ def test_a_run_without_times_has_no_timeline() -> None:
     ]
     assert build_timeline(run(*lacking)) == []
     assert build_timeline(run()) == []
-    assert build_timeline(run(probe("instant", 0, 0.0)))[0].bar
+    assert build_timeline(run(probe("instant", 0, 0.0)))[0].width
 
 
 def test_a_run_records_when_each_probe_started() -> None:
