@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from probes.cluster.network_facts import UNKNOWN
 from probes.environment.lint import Flag
@@ -172,9 +173,21 @@ def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list
 def find_slow_links(pairs: FaultSearchResult, when: str = "") -> list[Finding]:
     """Name each node, port or link that is slow, and in which direction.
 
-    `when` is appended to the message.
+    If most are slow and no node is proven good, one finding names them all.  `when` is appended to
+    the message.
     """
-    findings = []
+    slow, findings = pairs.slow_links, []
+    best = max(pairs.speeds, key=lambda link: pairs.speeds[link], default=("", ""))
+    is_fast = pairs.speeds.get(best, 0.0) >= pairs.limit > 0
+    if is_fast and not pairs.slow_nodes and 2 * len(slow) > len(pairs.speeds):
+        guilty, rest = attribute_slow_links(slow, pairs.speeds, len({*chain(*pairs.speeds)}))
+        ends = join_names([*(" ".join(end) for end in guilty), *map(" -> ".join, rest)])
+        nodes = [node_of(port) for port, _ in [*guilty, *rest]]
+        most = quantity(max(pairs.speeds[link] for link in slow), "GB/s")
+        message = f"most links are slower than the best{when}, {len(slow)} of {len(pairs.speeds)} "
+        message += f"({ends}): {most} or less. {' -> '.join(best)} shows that "
+        message += f"{quantity(pairs.speeds[best], 'GB/s')} is possible"
+        return [finding("FAB-SLOW-LINK", message, [*dict.fromkeys(nodes)][:MAX_NAMES])]
     for node, way in pairs.slow_nodes.items():
         links = {ends: gbs for ends, gbs in pairs.speeds.items() if node in _link_ends(ends, way)}
         least, typical = quantity(min(links.values()), "GB/s"), quantity(pairs.typical, "GB/s")
