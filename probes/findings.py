@@ -165,6 +165,12 @@ def join_names(names: Iterable[str], max_names: int = MAX_NAMES) -> str:
     return ", ".join(all_names[:max_names]) + suffix
 
 
+def describe_most(slow: Iterable[str], part: str, most: str, best: str, possible: str) -> str:
+    """Say that most are slow, as the best shows: `part` is "3 of 4", `most` the slow ones' best."""
+    who = f"most are slower than the best, {part} ({join_names(slow)}): {most} or less"
+    return f"{who}. {best} shows that {possible} is possible"
+
+
 def name_port(port: str) -> dict[str, str]:
     """Name an interface, or the device of an RDMA port, as `mlx5_0/1`."""
     device, slash, _ = port.partition("/")

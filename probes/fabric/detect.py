@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from probes.cluster.network_facts import UNKNOWN
 from probes.environment.lint import Flag
 from probes.fabric.addresses import RailRanks, least_by_nodes, node_of, suspects
 from probes.fabric.node_pairs import NodeGroupsResult, PairSearch
 from probes.fabric.sweep import Rows, SweepResult
-from probes.findings import MAX_NAMES, finding, join_names
+from probes.findings import MAX_NAMES, describe_most, finding, join_names
 from reports.groups import group_pairs
 from reports.numbers import quantity
 from reports.record import Finding
@@ -172,9 +173,23 @@ def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list
 def find_slow_links(pairs: FaultSearchResult, when: str = "") -> list[Finding]:
     """Name each node, port or link that is slow, and in which direction.
 
-    `when` is appended to the message.
+    If most are slow and no node is proven good, one finding names them all.  `when` is appended to
+    the message.
     """
-    findings = []
+    slow, findings = pairs.slow_links, []
+    best = max(pairs.speeds, key=lambda link: pairs.speeds[link], default=("", ""))
+    is_fast = pairs.speeds.get(best, 0.0) >= pairs.limit > 0
+    if is_fast and not pairs.slow_nodes and 2 * len(slow) > len(pairs.speeds):
+        guilty, rest = attribute_slow_links(slow, pairs.speeds, len({*chain(*pairs.speeds)}))
+        ends = [*(" ".join(end) for end in guilty), *map(" -> ".join, rest)]
+        nodes = [node_of(port) for port, _ in [*guilty, *rest]]
+        most, possible = (
+            quantity(max(pairs.speeds[link] for link in of), "GB/s") for of in (slow, [best])
+        )
+        part = f"{len(slow)} of {len(pairs.speeds)} links"
+        text = describe_most(ends, part, most, " -> ".join(best), possible)
+        message = f"links{when}: {text}"
+        return [finding("FAB-SLOW-LINK", message, [*dict.fromkeys(nodes)][:MAX_NAMES])]
     for node, way in pairs.slow_nodes.items():
         links = {ends: gbs for ends, gbs in pairs.speeds.items() if node in _link_ends(ends, way)}
         least, typical = quantity(min(links.values()), "GB/s"), quantity(pairs.typical, "GB/s")

@@ -17,7 +17,7 @@ from probes.fabric.addresses import RailRanks, find_rails, ranks_by_node
 from probes.fabric.link_counters import SOUND_LOSS, LinkReader, bytes_sent, lost_shares, repeated
 from probes.fabric.rails import is_own_rail
 from probes.fabric.sweep import init_seconds, lowest
-from probes.findings import finding, join_names
+from probes.findings import MAX_NAMES, describe_most, finding, join_names
 from reference_trainer.launch.gang import Gang
 from reports.numbers import percent, quantity
 from reports.record import Finding
@@ -527,7 +527,15 @@ def find_slow_inside(inside: InsideSpeeds, least: float, agreed: float | None) -
     """
     shares, findings = inside.shares(), []
     slow = [node for node, share in shares.items() if share < least]
-    for node in slow:
+    if is_most := 2 * len(slow) > len(shares) > 2:
+        best = max(inside.busbw, key=lambda node: inside.busbw[node])
+        most, possible = (
+            quantity(max(inside.busbw[node] for node in of), "GB/s") for of in (slow, [best])
+        )
+        part = f"{len(slow)} of {len(shares)} nodes"
+        message = f"all-reduce inside a node: {describe_most(slow, part, most, best, possible)}"
+        findings.append(finding("FAB-SLOW-INSIDE", message, slow[:MAX_NAMES]))
+    for node in slow if not is_most else ():
         typical = quantity(inside.typical(node), "GB/s")
         message = f"all-reduce inside {node}: {quantity(inside.busbw[node], 'GB/s')}, "
         message += f"{percent(shares[node])} of a typical node's {typical}"

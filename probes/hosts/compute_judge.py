@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from probes.check.declarations import Check
 from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder
 from probes.contract.limits import derived_limit
-from probes.findings import finding, join_names
+from probes.findings import describe_most, finding, join_names
 from probes.hosts import criterion as check
 from probes.hosts.compute_fleet import Accelerator, Speed, Speeds, WorkFleet
 from probes.hosts.compute_worker import CPU_BUILD
 from probes.hosts.gpu_health import judge_worst
 from reference_trainer.model.size import peak_flops
+from reports.groups import group_pairs
 from reports.measurement import Limit, Verdict, title_of
 from reports.numbers import percent, quantity
 from reports.record import Finding
-from scaling.collectives.fault_search import MIN_HEALTHY, typical_speed
+from scaling.collectives.fault_search import MIN_HEALTHY, split_populations, typical_speed
 
 # operation: (name in messages, unit)
 COMPARED = {
     "gemm": ("GEMM", "TFLOP/s"),
+    "fp8": ("GEMM in fp8", "TFLOP/s"),
     "hbm": ("copy in its memory", "GB/s"),
     "h2d": ("copy from the host", "GB/s"),
     "d2h": ("copy to the host", "GB/s"),
 }
+OPTIONAL = frozenset({"fp8"})  # compared where one accelerator of the model was timed
 # Sound GPUs of a model differ by some percent, for the power limit clocks each by its chip.  Of
 # few GPUs this spread is not known.
 TOLERANCE, FEW_TOLERANCE = 0.05, 0.10
@@ -38,6 +41,7 @@ TOLERANCE, FEW_TOLERANCE = 0.05, 0.10
 EMULATED_TOLERANCE = 0.5
 # GPUs share PCIe switches and the memory of the host, so a copy counts as slow only if it is alone.
 SHARED_PATHS = frozenset({"h2d", "d2h"})
+SEPARATORS: tuple[Literal["number", "node"], ...] = ("number", "node")
 ABOVE_PEAK = 1.05  # a rate so far above the peak was not measured rightly; boards boost a little
 
 Slow = tuple[str, str]  # accelerator and operation
@@ -70,15 +74,14 @@ class SpeedRuns:
 
 def find_yardsticks(fleet: WorkFleet, speeds: Speeds) -> dict[tuple[str, str], Yardstick]:
     """Find what is typical, by model and operation.  A model with one accelerator has nothing."""
-    found = {}
+    found, typical = {}, {key: one.typical for key, one in speeds.items()}
     for model, keys in fleet.group("model", speeds).items():
         for operation in COMPARED:
-            typical = {key: speeds[key].typical.get(operation) for key in keys}
-            rates = {key: rate for key, rate in typical.items() if rate is not None}
+            rates = {key: typical[key][operation] for key in keys if operation in typical[key]}
             if len(rates) > 1:
                 few = FEW_TOLERANCE if len(rates) < MIN_HEALTHY else TOLERANCE
                 tolerance = few if fleet.on_gpu else EMULATED_TOLERANCE
-                usual, limit = typical_speed([*rates.values()], 1 - tolerance)
+                usual, limit = typical_speed(rates.values(), 1 - tolerance, len(COMPARED))
                 fastest = max(rates, key=lambda key: rates[key])
                 found[model, operation] = Yardstick(usual, limit, len(rates), fastest)
     return found
@@ -142,12 +145,16 @@ def find_unknown(fleet: WorkFleet, runs: SpeedRuns) -> dict[str, str]:
     models = Counter(fleet.accelerators[key].model for key in typical)
     needed_alone = find_alone(fleet, runs.first)
     needed = [runs.first, runs.second] if needed_alone else [runs.first]
+    timed = {
+        (fleet.accelerators[key].model, op) for key in typical for op in runs.first[key].typical
+    }
     found = {}
     for key, one in fleet.accelerators.items():
-        reason = _missing_rate(fleet, one, [run.get(key) for run in needed])
+        owed = COMPARED.keys() - {op for op in OPTIONAL if (one.model, op) not in timed}
+        reason = _missing_rate(fleet, one, [run.get(key) for run in needed], owed)
         for other in needed_alone.get(key, ()):
             found_alone = [runs.alone.get(other)]
-            reason = reason or _missing_rate(fleet, fleet.accelerators[other], found_alone)
+            reason = reason or _missing_rate(fleet, fleet.accelerators[other], found_alone, owed)
         if not reason and models[one.model] < 2:
             reason = f"there is no other GPU of this model to compare with: {one.model}"
         if reason:
@@ -155,12 +162,14 @@ def find_unknown(fleet: WorkFleet, runs: SpeedRuns) -> dict[str, str]:
     return found
 
 
-def _missing_rate(fleet: WorkFleet, one: Accelerator, speeds: Iterable[Speed | None]) -> str:
+def _missing_rate(
+    fleet: WorkFleet, one: Accelerator, speeds: Iterable[Speed | None], owed: Set[str]
+) -> str:
     """Describe what is missing in what an accelerator measured; "" for nothing."""
     for speed in speeds:
         if speed is None or speed.error:
             return (speed.error if speed else "") or fleet.why_unknown(one.key)
-        if missing := COMPARED.keys() - speed.typical.keys():
+        if missing := owed - speed.typical.keys():
             what = join_names(COMPARED[operation][0] for operation in sorted(missing))
             return f"{one.label} has no measured rate of {what}"
         peak = peak_flops(one.model, "bf16")
@@ -176,6 +185,9 @@ def judge_speed(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
     slow = find_slow_each_time(fleet, known)
     keys = list(dict.fromkeys(key for key, _ in slow))
     fleet.count_accused(measure, check.SLOW_GPUS, keys, unknown)
+    note_populations(fleet, known.first, measure)
+    slow = explain_most(fleet, slow, known, measure)
+    keys = list(dict.fromkeys(key for key, _ in slow))
     texts = {key: describe_slow(key, slow, known, fleet) for key in keys}
     for number, members in fleet.same_slot(keys).items():
         nodes = [fleet.accelerators[key].node for key in members]
@@ -184,6 +196,56 @@ def judge_speed(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
         measure.explain(finding("HOST-GPU-SLOW", text + texts[members[0]], nodes, names=names))
         texts = {key: words for key, words in texts.items() if key not in members}
     fleet.explain(measure, "HOST-GPU-SLOW", texts)
+
+
+def explain_most(
+    fleet: WorkFleet, slow: Mapping[Slow, Yardstick], runs: SpeedRuns, measure: Recorder
+) -> dict[Slow, Yardstick]:
+    """Explain in one finding where most of a model are slower than the best; return the others."""
+    rest = dict(slow)
+    same = group_pairs(((what, stick), key) for (key, what), stick in slow.items())
+    for (what, stick), keys in same.items():
+        if 2 * len(keys) > stick.members:
+            name, unit = COMPARED[what]
+            most, best = (
+                quantity(max(runs.first[key].typical[what] for key in chosen), unit)
+                for chosen in (keys, [stick.fastest])
+            )
+            accused = [fleet.accelerators[key] for key in keys]
+            part, who = f"{len(keys)} of {stick.members} GPUs", [one.label for one in accused]
+            fastest = fleet.accelerators[stick.fastest].label
+            text = f"{name}: {describe_most(who, part, most, fastest, best)}"
+            nodes = list(dict.fromkeys(one.node for one in accused))
+            measure.explain(finding("HOST-GPU-SLOW", text, nodes, names=accused[0].names))
+            rest = {at: one for at, one in rest.items() if at[1] != what or at[0] not in keys}
+    return rest
+
+
+def note_populations(fleet: WorkFleet, speeds: Speeds, measure: Recorder) -> None:
+    """Note where sound GPUs of a model have two speeds, and what separates them, if it is known."""
+    for (model, what), stick in find_yardsticks(fleet, speeds).items() if fleet.on_gpu else ():
+        own = {
+            key: speeds[key].typical.get(what, 0.0)
+            for key in speeds
+            if fleet.accelerators[key].model == model
+        }
+        rates = {key: rate for key, rate in own.items() if rate >= stick.limit}
+        ordered = sorted(rates.values())
+        if not (count := split_populations(ordered)):
+            continue
+        slower = {key for key, rate in rates.items() if rate < ordered[count]}
+        share = percent(median(ordered[:count]) / median(ordered[count:]))
+        text = f"{COMPARED[what][0]}: {count} of {len(rates)} GPUs of {model} reach {share} of the "
+        text += "rate of the others, which is no fault"
+        for kind, groups in {at: fleet.group(at, rates) for at in SEPARATORS}.items():
+            shares = {name: len(slower & {*keys}) / len(keys) for name, keys in groups.items()}
+            if all(abs(part - 0.5) > 0.25 for part in shares.values()):
+                names = join_names(name for name, part in shares.items() if part > 0.5)
+                text += f"; the slower have the {kind} {names}"
+        parts = slower, rates.keys() - slower
+        heat = (median(speeds[key].celsius or 0.0 for key in part) for part in parts)
+        text += "; median temperatures {:.0f} and {:.0f} degrees Celsius"
+        measure.covered(text.format(*heat))
 
 
 def leave_out_unknown(fleet: WorkFleet, runs: SpeedRuns) -> tuple[SpeedRuns, dict[str, str]]:

@@ -13,13 +13,14 @@ the path between them. A node that was fast once can be fast.
 from __future__ import annotations
 
 import math
-import statistics
 import sys
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from itertools import chain, islice, zip_longest
+from itertools import accumulate, chain, islice, zip_longest
+from statistics import NormalDist, median
 from typing import TypeVar
 
 from reports.groups import group_pairs
@@ -32,9 +33,16 @@ MeasurePairs = Callable[[list[list[Pair]]], Mapping[Link, float]]
 MeasureGroups = Callable[[list[list[str]]], Sequence[float]]
 
 MIN_EFFECT = 0.8  # minimum effect size: a speed of this share of typical is never slow
-MAD_CUTOFF = 3.5  # in scaled MADs: Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993
+FALSE_ALARMS = 0.01  # share of sound runs in which some member may be accused
+MAX_SPREAD = 0.03  # standard deviation among sound members that is still normal, as a share
+MAD_VARIANCE = 1.36  # of the scaled MAD of n normal values, x n, as a share of its square
+HEALTHY_SHARE = 0.9  # three normal deviations: values below it do not say how large the noise is
+ALIKE = 0.92  # a job hardly sees 8 %: populations that are closer are both sound
+MIXED = 0.8  # share of the variance that is between two populations; half a normal one each: 0.64
+MIN_APART = 0.03  # populations that are closer lie within the normal spread
 MAD_SCALE = 1.4826  # MAD x this estimates the standard deviation of normal noise
 MIN_HEALTHY = 5  # healthy values needed to estimate their noise
+FEW = 8  # values of which a single one shows what is possible: nodes of a small cluster
 NODE_SLOW_SHARE = 0.8  # share of a node's links that must be slow to blame the node
 MIN_CHECKS = 2  # good nodes that check a suspect before it is blamed, if that many exist
 # With fewer nodes, all pairs need 7 rounds at most, and one round has too few pairs to compare.
@@ -131,22 +139,71 @@ def pack_rounds(pairs: Iterable[Pair]) -> list[list[Pair]]:
     return schedule
 
 
-def typical_speed(speeds: Iterable[float], effect: float = MIN_EFFECT) -> tuple[float, float]:
-    """Return (typical speed, speed below which a link is slow), in the unit of `speeds`.
+def typical_speed(
+    speeds: Iterable[float], effect: float = MIN_EFFECT, operations: int = 1
+) -> tuple[float, float]:
+    """Return (typical speed, speed below which a member is slow), in the unit of `speeds`.
 
-    Both come from median and MAD of the healthy values, which are at least `effect` x the upper
-    quartile. Other values would distort them: 30 % bad nodes slow down half of the pairs. Up to
-    three quarters of the values may be slow. A value that is 0 or not a number is always slow.
+    Both come from median and noise of the healthy values, which are near the upper quartile: 30 %
+    bad nodes slow down half of the pairs.  If most are slower than the best, beyond the noise and
+    by more than 8 % (or `effect`, if that is more), those near the best are the healthy ones: they
+    show what is possible.  Of two sound populations the slower one sets the limit.  A value that
+    is 0 or not a number is always slow.  `operations` are compared in one run.
     """
     values = sorted(map(valid_speed, speeds)) or [0.0]
-    upper = values[math.ceil(0.75 * (len(values) - 1))]
-    healthy = [value for value in values if value >= effect * upper]
-    typical = statistics.median(healthy)
-    mad = statistics.median(abs(value - typical) for value in healthy)
-    noise = MAD_SCALE * mad if len(healthy) >= MIN_HEALTHY else 0.0
-    limit = min(effect * typical, typical - MAD_CUTOFF * noise)
+    share = min(effect, HEALTHY_SHARE)
+    # Of many the second best: one value alone may be wrong.
+    fast = values[-2 if len(values) > FEW else -1]
+    upper, best = (
+        values[bisect_left(values, share * top) :]
+        for top in (values[math.ceil(0.75 * (len(values) - 1))], fast)
+    )
+    # A limit of 10 % or more is below both of two sound populations.
+    count = split_populations(upper) if effect > HEALTHY_SHARE else 0
+    slower, faster = upper[:count], upper[count:]
+    if slower and median(slower) < ALIKE * median(faster):
+        slower = []
+    typical, base = median(slower + faster), median(slower or faster)
+    keep = min(effect, 1 - noise_cut([slower, faster], operations * len(values)))
+    if typical < min(keep, ALIKE) * median(best):
+        typical = base = median(best)
     # Above zero, so that a failed meeting (0) is slow even if all failed.
-    return typical, max(limit, sys.float_info.min)
+    return typical, max(keep * base, sys.float_info.min)
+
+
+def noise_cut(populations: Sequence[Sequence[float]], comparisons: int) -> float:
+    """Return how far below typical noise brings a sound value, as a share of typical.
+
+    It is z x spread x sqrt(1 + pi / 2n), where z is the normal quantile of
+    1 - FALSE_ALARMS / (2 x comparisons): some of all comparisons in a run, slow or fast, are beyond
+    it in 1 % of sound runs.  The root is for the error of a median of n.  The spread is the scaled
+    MAD / sqrt(1 - MAD_VARIANCE x z^2 / n), for the MAD has an error too.  Of few values this root
+    says nothing: then the spread is at most MAX_SPREAD, or the scaled MAD if that is more.
+    """
+    apart = [abs(v / mid - 1) for p in populations if p and (mid := median(p)) for v in p]
+    if len(apart) < MIN_HEALTHY:
+        return 0.0
+    spread, z = MAD_SCALE * median(apart), NormalDist().inv_cdf(1 - FALSE_ALARMS / 2 / comparisons)
+    known = max(1 - MAD_VARIANCE * z * z / len(apart), sys.float_info.epsilon)
+    spread = min(spread / math.sqrt(known), max(spread, MAX_SPREAD))
+    return z * spread * math.sqrt(1 + math.pi / 2 / len(apart))
+
+
+def split_populations(values: Sequence[float]) -> int:
+    """Count those of the sorted values that are a slower population; 0 if there is only one.
+
+    It is the split with most variance between both (Otsu, 1979).  Each has a quarter at least.
+    """
+    size, mean = len(values), sum(values) / max(len(values), 1)
+    least, sums = max(MIN_HEALTHY, math.ceil(size / 4)), [0.0, *accumulate(values)]
+    between, count = max(
+        ((sums[n] - n * mean) ** 2 * size / (n * (size - n)), n)
+        for n in range(least, size - least + 1)
+    ) if size >= 2 * least else (0.0, 0)  # fmt: skip
+    if between <= MIXED * sum((value - mean) ** 2 for value in values):
+        return 0
+    is_apart = median(values[:count]) < (1 - MIN_APART) * median(values[count:])
+    return count if is_apart else 0
 
 
 def valid_speed(speed: float | None) -> float:

@@ -33,11 +33,12 @@ from probes.nccl.parser import read_logs
 from probes.nccl.report import judge_log
 from reports.measurement import Verdict
 from reports.record import ProbeResult
-from scaling.collectives.fault_search import FaultSearchResult
+from scaling.collectives.fault_search import FaultSearchResult, search_faults
 from tests.recordings.generate.nccl_logs import Job, faulty
 from tests.support.controls import recorder as memory_recorder
 from tests.support.controls import write_control
 from tests.support.rank_parts import Each, groups_of
+from tests.support.simulated_links import Cluster
 from tests.support.sweep_results import sweep_result
 
 LAB = contract("lab")
@@ -410,3 +411,16 @@ def test_bytes_that_no_port_counts_accuse_nobody() -> None:
     found = {one.name: one for one in probe.result("finished", 1.0).measurements if one.judged}
     assert found["network"].value == "eth0"
     assert found["fabric_share"].verdict is Verdict.FAIL
+
+
+def test_most_links_are_slower_than_the_best() -> None:
+    cluster = Cluster(8, sends={f"n{at}": 0.49 for at in range(7)}, noise=0, dips=0)
+    found = search_faults(cluster.nodes, cluster.meet, matrix=True)
+    assert found.typical == 50
+    (told,) = find_slow_links(found)
+    assert told.suspects == [f"n{at}" for at in range(7)]
+    assert told.statement == (
+        "links: most are slower than the best, 49 of 56 links (n0 sends, n1 sends, n2 sends, "
+        "n3 sends, n4 sends, n5 sends, n6 sends): 24.5 GB/s or less. n7 -> n0 shows "
+        "that 50 GB/s is possible"
+    )

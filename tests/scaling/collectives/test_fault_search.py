@@ -121,6 +121,13 @@ def test_slow_is_below_a_share_of_the_typical_speed(
     assert slow == pytest.approx(limit)
 
 
+def test_one_value_that_is_too_fast_accuses_no_other_of_many() -> None:
+    """A receiver that began late finds the data in its buffers.  Two such links show a rate."""
+    one = [10.0] * 11 + [20.0]
+    assert typical_speed(one) == pytest.approx((10.0, 8.0))
+    assert typical_speed([10.0] * 10 + [20.0] * 2)[0] == 20.0
+
+
 # Healthy clusters
 
 

@@ -204,3 +204,14 @@ def test_a_node_that_is_exactly_as_fast_as_it_must_be_has_no_finding() -> None:
     assert inside.shares() == {"n0": 0.8, "n1": 1.0}
     assert find_slow_inside(inside, 0.8, None) == []
     assert [one.suspects for one in find_slow_inside(inside, 0.81, None)] == [["n0"]]
+
+
+def test_most_nodes_are_slower_than_the_best() -> None:
+    measure = judged(inside(*[182.0] * 7, 330.0))
+    assert told(measure)[AGAINST] == ("n0", Verdict.FAIL)
+    (found,) = measure.result("finished", 1.0).findings
+    assert found.suspects == [f"n{at}" for at in range(7)]
+    assert found.statement == (
+        "all-reduce inside a node: most are slower than the best, 7 of 8 nodes (n0, n1, n2, n3, "
+        "n4, n5, n6): 182 GB/s or less. n7 shows that 330 GB/s is possible"
+    )
