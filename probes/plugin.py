@@ -123,6 +123,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     _refuse_broken_suite()
     if config.option.collectonly:
         return
+    from probes.contract.contract import refuse_draft
     from probes.session.rejudge import check_baseline
     from probes.session.settings import read_settings
 
@@ -131,6 +132,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     with _usage_errors():
         values = {option.key: config.getoption(option.name) for option in OPTIONS}
         config.stash[SETTINGS] = settings = read_settings(values)
+        refuse_draft(settings.agreed, settings.contract_arg)
         if baseline := config.getoption("--baseline"):
             check_baseline(Path(baseline), settings.agreed)
     config.stash[JUNIT] = _take_over_junit(config)

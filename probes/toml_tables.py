@@ -98,7 +98,8 @@ def parse_tables(content: bytes, file: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         message = f"not TOML: {error}"
     except UnicodeDecodeError as error:
-        message = f"expected text in UTF-8, found other bytes in line {_line_of(error)}"
+        line = error.object.count(b"\n", 0, error.start) + 1
+        message = f"expected text in UTF-8, found other bytes in line {line}"
     except RecursionError:
         message = "expected tables of values, found lists or tables nested too deeply"
     except ValueError:  # from Python's own types
@@ -177,7 +178,3 @@ def _key_path(loc: tuple[int | str, ...], value: Any) -> tuple[int | str, ...]:
         except (KeyError, IndexError, TypeError):
             return loc[:depth]
     return loc
-
-
-def _line_of(error: UnicodeDecodeError) -> int:
-    return error.object.count(b"\n", 0, error.start) + 1

@@ -27,10 +27,6 @@ def _is_address(text: str) -> bool:
         return False
 
 
-def _is_port(text: str) -> bool:
-    return re.fullmatch("[0-9]{1,5}", text) is not None and int(text) in PORTS
-
-
 def _matches(pattern: str) -> Callable[[str], bool]:
     compiled = re.compile(pattern)
     return lambda text: compiled.fullmatch(text) is not None
@@ -44,7 +40,7 @@ KINDS: dict[str, Callable[[str], bool]] = {
     "device": _matches(r"[a-z][a-z0-9_]{0,63}"),  # of RDMA, as mlx5_0
     "gpu": _matches(rf"(?:GPU|MIG)-[0-9A-Fa-f-]{{4,64}}|{NUMBER}"),
     "slot": _matches(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"),
-    "port": _is_port,
+    "port": lambda text: bool(re.fullmatch("[0-9]{1,5}", text)) and int(text) in PORTS,
     **dict.fromkeys(("folder", "file"), _matches(PATH)),
     "target": _matches(rf"(?:https?://)?{HOST}(?::[0-9]{{1,5}})?(?:{PATH})?"),
     "variable": _matches(r"[A-Za-z][A-Za-z0-9_]{0,63}"),

@@ -61,7 +61,7 @@ def check(file: str, show_limits: bool) -> None:
     todo = f"{quantity(open_count, 'lines')} to complete (marked UNPROVEN above)"
     todo += "" if loaded.rehearsal else f": until then, {NOT_ACCEPTED}"
     todo = todo if open_count else "nothing is missing"
-    todo = "a draft: no run takes it" if loaded.draft else todo
+    todo += "; it is a draft, which no run takes" * loaded.draft
     more = "" if show_limits else ". --limits shows the limit of each measure"
     _show(f"{file} is a valid contract: {todo}{more}.", "")
 

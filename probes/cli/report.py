@@ -104,7 +104,7 @@ def rejudge(run_folder: Path, contract: str) -> None:
     from probes.session.rejudge import read_summary, rejudge_run
 
     with cli.refuse_unusable():
-        refuse_draft(agreed := load(contract))
+        refuse_draft(agreed := load(contract), contract)
         target = rejudge_run(run_folder, agreed)
         summary = read_summary(target)
     click.echo(_table(summary))

@@ -374,8 +374,11 @@ def plan(cluster: str | None, **values: str | None) -> None:
     The command tests nothing, and writes nothing. With --cluster it joins the cluster, counts the
     nodes and GPUs, and starts nothing there. Without --cluster it plans from the contract.
     """
+    from probes.contract.contract import refuse_draft
+
     settings = read_given({**values, "cluster": cluster})
     with refuse_unjoined():
+        refuse_draft(settings.agreed, settings.contract_arg)
         lines = [*_cluster_lines(settings, cluster), *_criteria_lines(settings), NOTHING]
     cli.print_lines(lines)
 

@@ -49,8 +49,8 @@ def sign(
     A folder that was changed is not signed. Only a run that ended with exit code 0 can be
     `accepted`. With another exit code, a run can be accepted with conditions (`--decision
     conditions --condition ...`), or `refused`. A partial run, a run that was stopped, and a run
-    without a contract can only be `refused`. A signature says who vouches for the folder; it
-    proves nothing about the cluster.
+    without a contract can only be `refused`. A rehearsal cannot be `accepted`. A signature says who
+    vouches for the folder; it proves nothing about the cluster.
     """
     from probes.session.rejudge import read_whole
     from reports.signing.files import SigningError
@@ -95,7 +95,7 @@ def sign(
 @click.option(
     "--require-accepted",
     is_flag=True,
-    help="Exit with 1 unless the run is ACCEPTED, and each signature's decision is `accepted`.",
+    help="Exit with 1 unless the run is ACCEPTED, and so did the customer and each who signed.",
 )
 def verify(
     run: Path,

@@ -91,11 +91,6 @@ def _read_board(nvml: Any, index: int) -> GpuEntry:
     return board
 
 
-def _application_clock(nvml: Any, gpu: Any) -> int:
-    """Ask for the SM clock (MHz) that an operator has set for applications."""
-    return int(nvml.nvmlDeviceGetApplicationsClock(gpu, nvml.NVML_CLOCK_SM))
-
-
 def _near_cpus(nvml: Any, gpu: Any) -> str:
     """Read the NUMA node of the GPU's slot; "" where it is not known."""
     slot = to_text(nvml.nvmlDeviceGetPciInfo(gpu).busId).lower()
@@ -224,7 +219,10 @@ QUERIES: dict[str, Query] = {
     "fabric": _fabric,
     "compute_mode": lambda nvml, gpu: int(nvml.nvmlDeviceGetComputeMode(gpu)),
     "vbios": lambda nvml, gpu: to_text(nvml.nvmlDeviceGetVbiosVersion(gpu)),
-    "clock_mhz": _application_clock,
+    # Of the SMs, that an operator has set for applications.
+    "clock_mhz": lambda nvml, gpu: int(
+        nvml.nvmlDeviceGetApplicationsClock(gpu, nvml.NVML_CLOCK_SM)
+    ),
     "numa": _near_cpus,
     "persistence": lambda nvml, gpu: bool(nvml.nvmlDeviceGetPersistenceMode(gpu)),
 }

@@ -78,16 +78,13 @@ def disk_gib(root: str = BLOCK_SYSFS) -> float | None:
     """
     sizes: dict[str, int] = {}
     for disk in sorted(Path(root).glob("*")):
-        if (disk / "device").exists() and not _is_no_disk(disk):
+        # A removable medium, or one path to a disk that is listed as well.
+        no_disk = "1" in (read_text(disk / "removable"), read_text(disk / "hidden"))
+        if (disk / "device").exists() and not no_disk:
             id = read_text(disk / "wwid") or read_text(disk / "device" / "wwid") or disk.name
             text = read_text(disk / "size")
             sizes |= {id: int(text)} if text.isdigit() else {}
     return round(sum(sizes.values()) * SECTOR_BYTES / 2**30, 2) if sizes else None
-
-
-def _is_no_disk(disk: Path) -> bool:
-    """Return whether it is a removable medium, or one path to a disk that is listed as well."""
-    return "1" in (read_text(disk / "removable"), read_text(disk / "hidden"))
 
 
 OS_RELEASE = "/etc/os-release"

@@ -211,7 +211,7 @@ def read_raylets(session: str, proc: str = "/proc") -> dict[str, Any]:
             continue  # it has ended
         if not words or RAYLET not in (name, Path(words[0]).name):
             continue  # a process that has ended, but is not collected, has no words
-        found = find_session_word(words)
+        found = next((match[1] for word in words if (match := SESSION.fullmatch(word))), "")
         if found == session:
             own += 1
         else:
@@ -222,11 +222,6 @@ def read_raylets(session: str, proc: str = "/proc") -> dict[str, Any]:
 def read_words(path: Path) -> list[str]:
     """Read the words of a process's command line."""
     return [word.decode(errors="replace") for word in path.read_bytes().split(b"\0") if word]
-
-
-def find_session_word(words: list[str]) -> str:
-    """Return the session that a raylet's command line names; "" if it names none."""
-    return next((match[1] for word in words if (match := SESSION.fullmatch(word))), "")
 
 
 SHARED_MEMORY = "/dev/shm"

@@ -267,10 +267,10 @@ def parse(content: bytes, file: str) -> Contract:
     return contract
 
 
-def refuse_draft(contract: Contract | None) -> None:
+def refuse_draft(contract: Contract | None, file: str) -> None:
     """Refuse a contract that is still a draft, to judge by.  Raises ContractError."""
     if contract and contract.draft:
-        raise ContractError(f"contract {contract.name} is a draft: {END_DRAFT}")
+        raise ContractError(f"{file} is a draft: {END_DRAFT}")
 
 
 def _needed_keys(name: str) -> str:

@@ -65,6 +65,9 @@ def size_contract(contract: Contract, nodes: int, ranks: int) -> Contract:
     return contract.model_copy(update={"limits": limits})
 
 
+UNLESS = "unless these ports carry no gradients"  # such as those of storage
+
+
 def list_slips(terms: ClusterTerms, facts: list[dict[str, Any]]) -> Iterator[str]:
     """Yield where the contract orders less than the ports have: its limits are then too low."""
     nodes = installed_rails([fact.get("rdma") or [] for fact in facts])
@@ -73,10 +76,10 @@ def list_slips(terms: ClusterTerms, facts: list[dict[str, Any]]) -> Iterator[str
     most = max(map(len, found), default=0)
     if terms.line_rate_gbps and terms.line_rate_gbps < best:
         agreed = f"line_rate_gbps = {terms.line_rate_gbps:g}, but ports report {best:g} Gbit/s"
-        yield f"{agreed}. Give the rate of one port in Gbit/s (bits, not bytes)"
+        yield f"{agreed}. Give the rate of one port in Gbit/s (bits, not bytes), {UNLESS}"
     if terms.rails and terms.rails < most:
-        agreed = f"rails = {terms.rails}, but nodes have {most} such ports"
-        yield f"{agreed}. Correct `rails`, unless the other ports carry no gradients"
+        agreed = f"rails = {terms.rails}, but nodes have {most} ports of {best:g} Gbit/s"
+        yield f"{agreed}. Correct `rails`, {UNLESS}"
 
 
 def derive_contract(cluster: Cluster | None) -> Contract:

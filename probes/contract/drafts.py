@@ -239,8 +239,10 @@ REMOVE = "no run takes this contract before this line is removed"
 
 def list_odd(terms: Mapping[str, Any]) -> Iterator[str]:
     """Yield what of these terms no usual node has, as the shipped contracts say of its GPU."""
-    model, gpus = terms.get("gpu_model") or "GPUs", terms.get("gpus_per_node")
-    usual = [one for name in shipped_contracts() if (one := load(name).cluster).gpu_model == model]
+    models, gpus = terms.get("gpu_model") or [], terms.get("gpus_per_node")
+    models = [models] if isinstance(models, str) else models
+    model = " or ".join(models) or "GPUs"
+    usual = [one for name in shipped_contracts() if (one := load(name).cluster).gpu_model in models]
     counts = sorted({gpus for one in usual for gpus in one.kinds}) or [1, 2, 4, 8, 16]
     if isinstance(gpus, int) and gpus not in counts:
         yield f"gpus_per_node = {gpus}. Usual with {model}: {' or '.join(map(str, counts))}"

@@ -164,8 +164,8 @@ OF_LINK = (0.60, 0.70)
 LANE_GBS = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}  # in each direction
 
 
-def derived_limit(model: str, operation: str, unit: str) -> Limit | None:
-    """Derive a GPU's least rate (or `mfu`) from its model; None if no figure of it is known."""
+def derived_limit(model: str, operation: str = "mfu", unit: str = "ratio") -> Limit | None:
+    """Derive a GPU's least rate, or MFU, from its model; None if no figure of it is known."""
     device = find_device(model)
     if device is None:
         return None
@@ -188,11 +188,6 @@ def _share_limit(shares: tuple[float, float], figure: float, source: str, unit: 
     return Limit(low=low, marginal_low=marginal, unit=unit, source="derived", because=because)
 
 
-def derived_mfu(devices: str) -> Limit | None:
-    """Derive the MFU limit of a GPU from its name; None if no figure is known for it."""
-    return derived_limit(devices, "mfu", "ratio")
-
-
 def lacks_speed_limit(models: str | Sequence[str] | None, *, is_agreed: bool = False) -> str:
     """Say that no model gives MFU a limit, or, where a limit `is_agreed`, a value; "" if one does.
 
@@ -204,7 +199,7 @@ def lacks_speed_limit(models: str | Sequence[str] | None, *, is_agreed: bool = F
         text = f"no peak is known for {', '.join(peakless)}, so SCALING.mfu is not measured"
         do = "Replace [SCALING.mfu] by [SCALING.tokens_per_s]"
         return f"{text}. {do}" if named and peakless == named else ""
-    unknown = [model for model in named if derived_mfu(model) is None]
+    unknown = [model for model in named if derived_limit(model) is None]
     if named and unknown != named:
         return ""
     rows = read_devices().items()

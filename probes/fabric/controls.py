@@ -128,17 +128,20 @@ def control_late_ring(rig: FabricRig, run: SweepResult) -> None:
     if run.backend != "nccl":
         return
     times, late = judge.least_seconds(run.rows), range(rig.gang.size // 2, rig.gang.size)
-    sizes = [max(times) // part for part in judge.MEDIUM_PARTS]
+    sizes = [size for part in judge.MEDIUM_PARTS if (size := max(times) // part) in times]
     least = min(lowest(rig.measure, name) or 1.0 for name in check.LATE_RING.fails)
     sound_s = ring_latency(run.ranks, len(run.sent), run.main_device == RDMA)
-    delay_s = LATE_BY * (sound_s + max(times[size] for size in sizes)) / least
+    late_s = {size: LATE_BY * (sound_s + times[size]) / least for size in (min(times), *sizes)}
 
     def judge_fault(trial: Trial) -> None:
-        delay = Delay([*late], delay_s, every_call=True)
-        found = [check_ops(rig.gang, size, None, ("all_reduce",), delay=delay) for size in sizes]
-        judge.judge_sizes([row for rows in found for row in rows["all_reduce"]], run, trial)
+        rows = []
+        for size, seconds in late_s.items():
+            delay = Delay([*late], seconds, every_call=True)
+            rows += check_ops(rig.gang, size, None, ("all_reduce",), delay=delay)["all_reduce"]
+        judge.judge_sizes(rows, run, trial)
 
-    fault = f"ranks {late[0]} and above begin each all-reduce {quantity(delay_s, 's', 2)} late"
+    long = quantity(max(late_s.values()), "s", 2)
+    fault = f"ranks {late[0]} and above begin each all-reduce up to {long} late"
     plant_on_ranks(rig.measure, check.LATE_RING, fault, judge_fault)
 
 
@@ -261,15 +264,10 @@ def control_doctored_rails(rig: FabricRig, run: SweepResult) -> None:
             changed = replace(run, rails={**run.rails, victim: shown})
             judge.judge_rails(changed, rig.terms, trial)
 
-    plant(
-        rig.measure,
-        check.DOCTORED_RAILS,
-        f"{victim} reports a quarter of the bytes of {port}, and then no rail at all",
-        judge_fault,
-        unable="" if rails else f"{victim} has no active rail",
-        without=[check.SLOWEST_RAIL] * (compared < 2),
-        suspects=[victim],
-    )
+    fault = f"{victim} reports a quarter of the bytes of {port}, and then no rail at all"
+    unable = "" if rails else f"{victim} has no active rail"
+    without, row = [check.SLOWEST_RAIL] * (compared < 2), check.DOCTORED_RAILS
+    plant(rig.measure, row, fault, judge_fault, unable=unable, without=without, suspects=[victim])
 
 
 SLOWER_RATIO = 0.95  # of the normal run's bandwidth: a slower path must stay below it

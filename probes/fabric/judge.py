@@ -282,11 +282,9 @@ def judge_pairs(
     measure.covered(f"links between nodes, {ways}: {pairs.speed.coverage}")
     possible = sum(math.comb(len(rail.ports), 2) for rail in pairs.rails)
     if 2 * possible > len(pairs.speed.speeds):
-        missed = percent(1 - len(pairs.speed.speeds) / 2 / possible)
+        missed = f"a chance of {percent(1 - len(pairs.speed.speeds) / 2 / possible)}"
         every = f"tier soak tests every pair, tier standard up to {MATRIX_NODES} nodes"
-        measure.covered(
-            f"one bad path between two nodes is missed with a chance of {missed}: {every}"
-        )
+        measure.covered(f"one bad path between two nodes is missed with {missed}: {every}")
     if pairs.at_once:
         judge_rails_at_once(pairs, pairs.at_once, measure)
     elif several:

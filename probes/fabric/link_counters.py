@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -360,6 +360,18 @@ def lost_shares(readings: Sequence[Mapping[str, Any]]) -> list[float] | None:
 def repeated(values: Sequence[float]) -> float:
     """Return the second largest value of several tries: one alone may have met a full queue."""
     return sorted(values)[-2:][0]
+
+
+GROSS = 10.0  # times the allowed share: so much is lost by no busy host
+
+
+def lasting_loss(meetings: Sequence[Sequence[float]], allowed: float) -> float:
+    """Return the share that two tries of a link lost; `meetings` have the shares of their tries.
+
+    Below ten times what is allowed it must show in each meeting: a busy host resends some packets.
+    """
+    lost = repeated([*chain(*meetings)])
+    return lost if lost > GROSS * allowed else min(map(repeated, meetings))
 
 
 def bytes_sent(readings: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:

@@ -14,7 +14,13 @@ from probes.check.recorder import Recorder
 from probes.cluster.network_facts import interfaces_of, join_fabric
 from probes.fabric import criterion as check
 from probes.fabric.addresses import RailRanks, find_rails, ranks_by_node
-from probes.fabric.link_counters import SOUND_LOSS, LinkReader, bytes_sent, lost_shares, repeated
+from probes.fabric.link_counters import (
+    SOUND_LOSS,
+    LinkReader,
+    bytes_sent,
+    lasting_loss,
+    lost_shares,
+)
 from probes.fabric.rails import is_own_rail
 from probes.fabric.sweep import init_seconds, lowest
 from probes.findings import MAX_NAMES, describe_most, finding, join_names
@@ -178,7 +184,7 @@ class _Meetings:
     speeds: dict[Link, float] = field(default_factory=dict)
     wrong: dict[Link, int] = field(default_factory=dict)
     lost: dict[Link, float | None] = field(default_factory=dict)
-    tries: dict[Link, list[float]] = field(default_factory=dict)  # shares lost in all its meetings
+    tries: dict[Link, list[list[float]]] = field(default_factory=dict)  # shares lost, by meeting
     stalls: dict[Link, float] = field(default_factory=dict)
     sent: dict[Link, dict[str, int | None]] = field(default_factory=dict)
     judged: set[Link] = field(default_factory=set)
@@ -304,7 +310,8 @@ class _Meetings:
         links = _links_of(rounds)
         self.judged.update(links)
         # A loss in one try of all: its repeat decides.
-        once = (link for link in links if max(self.tries.get(link) or [0.0]) > self.max_lost)
+        tries = {link: [0.0, *chain(*self.tries.get(link, ()))] for link in links}
+        once = (link for link in links if max(tries[link]) > self.max_lost)
         once = (link for link in once if (self.lost.get(link) or 0.0) <= self.max_lost)
         self.measure_speed(pack_rounds({(min(link), max(link)): None for link in once}))
         return {link: float((self.lost.get(link) or 0.0) <= self.max_lost) for link in links}
@@ -341,9 +348,9 @@ class _Meetings:
             own = {*interfaces_of(rail.fabric)}
             others = {name for one in self.rails for name in interfaces_of(one.fabric)} - own
             grown = {name: count for name, count in grown.items() if name not in others}
-        known = self.tries.setdefault(link, [])
-        known += shares
-        self.lost[link] = repeated(known) if known else None
+        meetings = self.tries.setdefault(link, [])
+        meetings += [shares] if shares else []
+        self.lost[link] = lasting_loss(meetings, self.max_lost) if meetings else None
         self.sent[link] = join_fabric(grown, rail.fabric)
 
 

@@ -408,9 +408,13 @@ AGREED: dict[Check, str] = dict(zip(check.RATES, ("gemm", "fp8", "hbm", "h2d", "
 
 
 def rate_limit(measure: Recorder, name: Check, model: str) -> Limit | None:
-    """Return the agreed limit of a rate, else the one derived from the model; None without both."""
+    """Return the agreed limit of a rate, else the one derived from the model; None without both.
+
+    Where the contract agrees on copies, slots may be slower than the boards: both ways.
+    """
     agreed = measure.contract.limit("HOSTS", name)
-    derived = name.derived_in_run and not agreed
+    copies = AGREED[name] in SHARED_PATHS and is_agreed(measure, check.H2D_GBS)
+    derived = name.derived_in_run and not agreed and not copies
     return derived_limit(model, AGREED[name], name.unit) if derived else agreed
 
 

@@ -91,7 +91,7 @@ SLOWED_GPUS = no_gpu(
 )
 POWER_LIMIT = default_check(
     "power_limit", "ratio", "a power limit below the default of the board, or its data sheet, slows the GPU", low=1,
-    when=ON_GPU, failing="the power limit of a GPU is only {value} of its default{on}",
+    when=ON_GPU, failing="the power limit of a GPU is only {value} of the usual one{on}",
 )
 NARROW_PCIE = no_gpu(
     "narrow_pcie", "a link with half of its lanes has half the speed to the host",
@@ -346,7 +346,7 @@ GEMM_HASH_DIFFERS = none_of(
 SLOW_GPUS = none_of(
     "slow_gpus", "GPUs",
     "all ranks wait for a slow GPU; slow is a rate below the spread of its model, and below 95 % of "
-    "the typical rate; with fewer than five GPUs below 90 %, for emulated GPUs below 50 %", when=HAS_PEERS,
+    "the typical rate; with up to 20 GPUs below 90 %, for emulated GPUs below 50 %", when=HAS_PEERS,
     failing="GPUs{on} are slower than others of their model: {value}",
 )
 SLOW_PCIE = no_gpu(

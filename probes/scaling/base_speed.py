@@ -12,7 +12,7 @@ from probes.check.recorder import Recorder, Trial
 from probes.cluster.cluster import Cluster
 from probes.cluster.shared_folder import BLIND, FolderUnknown, find_blind_nodes
 from probes.contract.contract import ClusterTerms
-from probes.contract.limits import derived_mfu
+from probes.contract.limits import derived_limit
 from probes.findings import finding, join_names
 from probes.scaling import criterion as check
 from probes.scaling.judge import LimitLookup, judge_training
@@ -67,7 +67,7 @@ def speed_tests(base: Rung, limits: LimitLookup, emulated: bool) -> list[SpeedTe
     """
     tokens, agreed = limits(check.TOKENS_PER_S), limits(check.MFU)
     tests = [SpeedTest(check.TOKENS_PER_S, tokens)] if tokens or emulated else []
-    limit = agreed or (derived_mfu(base.devices) if base.mfu is not None else None)
+    limit = agreed or (derived_limit(base.devices) if base.mfu is not None else None)
     if not emulated and (limit or not tokens):
         tests.append(SpeedTest(check.MFU, limit))
     return tests

@@ -321,18 +321,18 @@ def add_rung(rig: LadderRig, done: LadderRun, plan: Plan, count: int, run: int =
 
 
 def build_ladder(
-    median: LadderRun,
+    chosen: LadderRun,
     other_ladders: Sequence[Sequence[Rung]],
     plan: Plan,
     agreed: Limit | None,
     base_repeats: Sequence[Rung],
 ) -> Ladder:
-    """Build the ladder of the `median` run, with the step times of the other runs.
+    """Build the ladder of the `chosen` run, with the step times of the other runs.
 
     `agreed` is the limit of bus bandwidth.  The base is the fastest of one node's rung and its
     `base_repeats`: a slower base would flatter the larger rungs.
     """
-    (first, *larger), replays = median
+    (first, *larger), replays = chosen
     fastest, *slower = sorted([first, *base_repeats], key=attrgetter("seconds"))
     rungs, single = [fastest, *larger], replays.get(1, Replay())
     return Ladder(

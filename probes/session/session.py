@@ -197,7 +197,7 @@ class RunSession:
         """
         if self.cluster is None or self.cluster.kind == "local":
             return "local" if self.cluster else "unjoined"
-        if self.contract.agreed and self.contract_arg not in shipped_contracts():
+        if self.contract.agreed and self.contract.name not in shipped_contracts():
             return self.contract.name
         return str(self.cluster.facts[0]["name"]) if self.cluster.facts else "silent"
 

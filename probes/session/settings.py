@@ -8,7 +8,7 @@ from pathlib import Path
 
 from probes.check.registry import CRITERIA
 from probes.cluster.address import check_spec
-from probes.contract.contract import Contract, ContractError, load, refuse_draft
+from probes.contract.contract import Contract, ContractError, load
 from probes.session.options import BY_KEY, check_nonce
 from probes.session.session import DEFAULT_CONTRACT, RunSettings
 from reports.record import TIERS
@@ -34,7 +34,6 @@ def read_settings(values: Mapping[str, str | None]) -> RunSettings:
     tier, nodes = read_tier(values["tier"]), _read_nodes(values["nodes"])
     only, wait_s = read_only(values["only"]), _read_wait("wait_for_nodes", values)
     agreed = load(name) if name else None
-    refuse_draft(agreed)
     _check_nodes(agreed, nodes, wait_s)
     if why := check_nonce(values["nonce"] or ""):
         raise OptionError(why)

@@ -121,11 +121,11 @@ class BringBack:
                     return
                 try:
                     self._api.forget(job)
-                    away = 0
                 except UnknownJob:
-                    pass
+                    continue
                 except (SubmitError, ConnectionLost):
-                    away = 0
+                    pass
+                away = 0
 
     def _copy(self, packed: IO[bytes]) -> Archive:
         """Copy all parts, and check the whole."""

@@ -52,6 +52,8 @@ def what_was_asked(options: Mapping[str, str], id: str, rehearsal: bool | None) 
     emulated.
     """
     content = read_contract(options.get("contract"))
+    if content and parse_toml(content).get("draft"):
+        raise SubmitError(f"{options['contract']} is a draft: no run takes it")
     agreed = content is not None and is_emulated(content)
     nodes = options.get("nodes", "")
     return Submitted(

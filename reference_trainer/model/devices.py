@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 TABLE = Path(__file__).with_name("devices.toml")  # explains the figures, and names the sources
 SLICES = re.compile(r"mig|grid|\d+[abcq]")  # words in the name of a slice of a GPU (MIG, vGPU)
@@ -37,7 +33,9 @@ class Device:
 @cache
 def read_devices() -> dict[str, Device]:
     """Read the table; a row that is `like` another has its figures too."""
-    rows = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    if not (name := next(filter(find_spec, ("tomllib", "tomli")), "")):
+        return {}  # Python 3.10 without tomli, as a node may be
+    rows = import_module(name).loads(TABLE.read_text(encoding="utf-8"))
     found = {}
     for name, row in rows.items():
         base = rows.get(row.pop("like", ""), {})

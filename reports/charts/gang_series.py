@@ -444,10 +444,8 @@ def _draw_label(
     edges = [*lines, *(x for pair in taken for x in pair)]
     xs = [ends[0], *sorted(x for x in edges if ends[0] < x < ends[1]), ends[1]]
 
-    def is_free(span: Ends) -> bool:
-        return not any(start <= span[0] and span[1] <= end for start, end in taken)
-
-    free = filter(is_free, pairwise(xs))
+    in_use = {span for span in pairwise(xs) for a, b in taken if a <= span[0] and span[1] <= b}
+    free = (span for span in pairwise(xs) if span not in in_use)
     left, right = max(free, key=lambda span: span[1] - span[0], default=(0, 0))
     if right - left > canvas.text_width(label) + 4:
         chart.text((left + right) / 2, y, label, "center", color=ink)

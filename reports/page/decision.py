@@ -185,6 +185,9 @@ def choose_next_step(
             "changed in the last hour):"
         )
         return NextStep((look, Action(remove, f"seatrial cleanup{on} --remove"), again))
+    if close := acceptance.why_marginal(record):
+        mend = "Find why each of these measures is close to its limit, and mend it. Then run again:"
+        return _one(mend, again.command, close)
     return NextStep((again,))
 
 

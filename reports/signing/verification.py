@@ -35,9 +35,10 @@ class Verification:
 
     @property
     def accepted(self) -> bool:
-        """Whether the run's verdict is ACCEPTED, and each party that signed accepted it."""
+        """Whether the run is ACCEPTED, and so did the customer and each party that signed."""
+        decisions = {"customer": "none", **self.decisions}
         verdict = self.verdict.startswith(f"{WORDS[0]},")  # REHEARSAL PASSED is none
-        return verdict and {*self.decisions.values()} == {"accepted"}
+        return verdict and {*decisions.values()} == {"accepted"}
 
     @property
     def exit_code(self) -> int:

@@ -42,6 +42,7 @@ MIXED = 0.8  # share of the variance that is between two populations; half a nor
 MIN_APART = 0.03  # populations that are closer lie within the normal spread
 MAD_SCALE = 1.4826  # MAD x this estimates the standard deviation of normal noise
 MIN_HEALTHY = 5  # healthy values needed to estimate their noise
+FEW_CUT = 0.1  # the most that an unknown spread counts for
 FEW = 8  # values of which a single one shows what is possible: nodes of a small cluster
 NODE_SLOW_SHARE = 0.8  # share of a node's links that must be slow to blame the node
 MIN_CHECKS = 2  # good nodes that check a suspect before it is blamed, if that many exist
@@ -177,16 +178,17 @@ def noise_cut(populations: Sequence[Sequence[float]], comparisons: int) -> float
     It is z x spread x sqrt(1 + pi / 2n), where z is the normal quantile of
     1 - FALSE_ALARMS / (2 x comparisons): some of all comparisons in a run, slow or fast, are beyond
     it in 1 % of sound runs.  The root is for the error of a median of n.  The spread is the scaled
-    MAD / sqrt(1 - MAD_VARIANCE x z^2 / n), for the MAD has an error too.  Of few values this root
-    says nothing: then the spread is at most MAX_SPREAD, or the scaled MAD if that is more.
+    MAD / sqrt(1 - MAD_VARIANCE x z^2 / n), for the MAD has an error too, but at most MAX_SPREAD, or
+    the scaled MAD if that is more.  Of few values this root says nothing: then FEW_CUT is enough.
     """
     apart = [abs(v / mid - 1) for p in populations if p and (mid := median(p)) for v in p]
     if len(apart) < MIN_HEALTHY:
         return 0.0
     spread, z = MAD_SCALE * median(apart), NormalDist().inv_cdf(1 - FALSE_ALARMS / 2 / comparisons)
-    known = max(1 - MAD_VARIANCE * z * z / len(apart), sys.float_info.epsilon)
-    spread = min(spread / math.sqrt(known), max(spread, MAX_SPREAD))
-    return z * spread * math.sqrt(1 + math.pi / 2 / len(apart))
+    share, z = 1 - MAD_VARIANCE * z * z / len(apart), z * math.sqrt(1 + math.pi / 2 / len(apart))
+    if share <= 0:
+        return max(z * spread, min(z * MAX_SPREAD, FEW_CUT))
+    return z * min(spread / math.sqrt(share), max(spread, MAX_SPREAD))
 
 
 def split_populations(values: Sequence[float]) -> int:

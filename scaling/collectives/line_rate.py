@@ -85,6 +85,7 @@ def _solve_least_squares(points: list[tuple[float, float]]) -> tuple[float, floa
 # protocol): over the network, and inside a node by PCIe; NVLink takes 3.4 us.  Over TCP the network
 # alone takes 0.13 ms (half of the median round trip in Guo et al., Pingmesh, SIGCOMM 2015).
 RDMA_HOP_S, TCP_HOP_S, INSIDE_HOP_S = 14e-6, 200e-6, 5.7e-6
+CALL_S = 50e-6  # allowed for the call itself: torch queues it, and the GPU starts a kernel
 
 
 def ring_latency(ranks: int, nodes: int, is_rdma: bool) -> float:
@@ -92,7 +93,7 @@ def ring_latency(ranks: int, nodes: int, is_rdma: bool) -> float:
     crossed = nodes if nodes > 1 else 0
     network_s = RDMA_HOP_S if is_rdma else TCP_HOP_S
     hop_s = (crossed * network_s + (ranks - crossed) * INSIDE_HOP_S) / ranks
-    return 2 * (ranks - 1) * hop_s
+    return CALL_S + 2 * (ranks - 1) * hop_s
 
 
 # Share of the line rate that a healthy ring reaches: 12 of 12.5 GB/s at 100 Gbit/s, 192 of 200 GB/s

@@ -79,7 +79,7 @@ contract's hash.
 | `seatrial contract new --from RUN FILE` | writes a draft with what a run found. Change the values to what was ordered, then remove `draft = true`. |
 | `seatrial contract list` | lists the shipped contracts |
 | `seatrial contract show NAME` | prints a shipped contract |
-| `seatrial contract check FILE` | checks FILE, and shows what is ordered and what would be UNPROVEN; with `--limits` also the limit of each measure |
+| `seatrial contract check FILE` | checks FILE, and shows what is ordered and what would be UNPROVEN; with `--limits` also the limit of each measure. A line CHECK names a value that no usual node of this GPU has. |
 
 Pass the file with `--contract FILE`. Without this option, `seatrial.toml` in the current folder is used. If this file is
 missing too, limits are derived from what the cluster reports, and the run accepts nothing (at best exit code 20).

@@ -17,6 +17,8 @@ from probes.contract.contract import Contract, load
 from probes.contract.contract import load as load_contract
 from probes.contract.derived_limits import derive_contract
 from probes.contract.drafts import list_odd, toml_text
+from probes.submit.follow import SubmitError
+from probes.submit.verify import what_was_asked
 from probes.toml_tables import tomllib
 from reports.run_folder.store import Store
 from tests.support.paths import RECORDINGS
@@ -178,11 +180,13 @@ def test_a_draft_is_taken_only_after_its_line_is_removed(tmp_path: Path) -> None
     assert drafted(run, file).draft
     checked = seatrial("contract", "check", file).output
     assert "draft     change each value to what was ordered, then remove" in checked
-    assert "is a valid contract: a draft: no run takes it" in " ".join(checked.split())
+    assert "; it is a draft, which no run takes" in " ".join(checked.split())
     for words in (["plan"], ["rejudge", run]):
         refused = seatrial(*words, "--contract", file)
         assert refused.exit_code == 4
-        assert "is a draft: change each value to what was ordered" in refused.output
+        assert f"{file} is a draft: change each value" in "".join(refused.output.splitlines())
+    with pytest.raises(SubmitError, match="is a draft: no run takes it"):
+        what_was_asked({"contract": str(file)}, "id", rehearsal=None)
     file.write_text(
         "".join(
             line

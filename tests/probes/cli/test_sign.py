@@ -89,7 +89,7 @@ def test_a_gate_can_require_an_acceptance(passed: Path, original: Signed) -> Non
     ("verdict", "decisions", "accepted"),
     [
         ("ACCEPTED, exit code 0", ["accepted", "accepted"], True),
-        ("ACCEPTED, exit code 0", ["accepted"], True),
+        ("ACCEPTED, exit code 0", ["accepted"], False),  # the provider alone
         ("ACCEPTED, exit code 0", ["accepted", "conditions"], False),
         ("ACCEPTED, exit code 0", ["refused", "accepted"], False),
         ("ACCEPTED, exit code 0", [], False),

@@ -21,7 +21,7 @@ from probes.scaling import base_speed
 from probes.scaling.base_speed import (
     SpeedTest,
     control_bad_base,
-    derived_mfu,
+    derived_limit,
     judge_speed,
     speed_tests,
 )
@@ -216,7 +216,7 @@ def test_tokens_that_nobody_agreed_are_told_and_not_judged(tmp_path: Path) -> No
 def test_a_share_is_derived_only_where_such_a_job_is_published(
     device: str, low: float | None
 ) -> None:
-    limit = derived_mfu(device)
+    limit = derived_limit(device)
     assert (limit.low if limit else None) == low
 
 
@@ -320,11 +320,11 @@ def test_a_control_that_cannot_be_judged_or_run_is_not_caught(
     assert controls.seen["slow base"] is None
     unknown, controls = dataclasses.replace(base, peak_flops=None), Controls()
     rig = LadderRig(cast(Gang, None), {}, controls)
-    control_bad_base(rig, TrainConfig(), unknown, [SpeedTest("mfu", derived_mfu(H100))])
+    control_bad_base(rig, TrainConfig(), unknown, [SpeedTest("mfu", derived_limit(H100))])
     assert controls.seen["slow base"] is False
     monkeypatch.setattr(base_speed, "run_rung", dies)
     rig = LadderRig(cast(Gang, None), {}, controls := Controls())
-    control_bad_base(rig, TrainConfig(), base, [SpeedTest("mfu", derived_mfu(H100))])
+    control_bad_base(rig, TrainConfig(), base, [SpeedTest("mfu", derived_limit(H100))])
     assert controls.seen == dict.fromkeys(BAD_BASE)
     assert {one.saw for one in controls.result("finished", 1.0).controls} == {"rank 1 died"}
 

@@ -16,7 +16,7 @@ from probes.check.recorder import Recorder
 from probes.check.registry import CRITERIA
 from probes.contract.contract import Contract, load, shipped_contracts
 from probes.contract.derived_limits import size_contract
-from probes.contract.limits import derived_mfu
+from probes.contract.limits import derived_limit
 from probes.fabric.judge import judge_sizes
 from probes.fabric.sweep import SweepResult
 from reports.acceptance import load_summary
@@ -163,7 +163,7 @@ def record_check(
 
 
 def speed_limit(contract: Contract) -> Limit:
-    limit = contract.limit("SCALING", "mfu") or derived_mfu(str(contract.cluster.gpu_model))
+    limit = contract.limit("SCALING", "mfu") or derived_limit(str(contract.cluster.gpu_model))
     assert limit is not None
     return limit
 

@@ -78,16 +78,19 @@ def test_a_run_has_the_limits_of_its_number_of_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "kind", "name"),
-    [("mine.toml", "ray", "atlas"), ("lab", "ray", "pod-x7"), ("mine.toml", "local", "local")],
+    ("agreed", "kind", "name"),
+    [
+        ("atlas", "ray", "atlas"),
+        ("h100-ndr400", "ray", "pod-x7"),  # of a shipped contract, or a copy of it
+        ("atlas", "local", "local"),
+    ],
 )
 def test_a_contract_of_the_cluster_names_it_whatever_its_pods_are_called(
-    argument: str, kind: str, name: str
+    agreed: str, kind: str, name: str
 ) -> None:
     run: Any = SimpleNamespace(
         cluster=SimpleNamespace(kind=kind, facts=[{"name": "pod-x7"}]),
-        contract=SimpleNamespace(agreed=True, name="atlas"),
-        contract_arg=argument,
+        contract=SimpleNamespace(agreed=True, name=agreed),
     )
     assert RunSession.name.fget(run) == name
 
@@ -105,7 +108,7 @@ NODE = {"rdma": [{**PORT, "device": f"mlx5_{n}"} for n in range(8)]}
     ("terms", "said"),
     [
         ({"line_rate_gbps": 50.0}, ["line_rate_gbps = 50, but ports report 400 Gbit/s"]),
-        ({"rails": 1}, ["rails = 1, but nodes have 8 such ports"]),
+        ({"rails": 1}, ["rails = 1, but nodes have 8 ports of 400 Gbit/s"]),
         ({}, []),
         ({"line_rate_gbps": 800.0}, []),  # FABRIC.rails fails for it
     ],

@@ -333,6 +333,17 @@ def test_an_acceptance_without_a_doubt_is_signed_with_one_command() -> None:
     assert step == (((text, f"{SIGN} accepted"),), "", ())
 
 
+def test_too_many_marginal_measures_are_mended_before_the_next_run() -> None:
+    record = summary("healthy-atlas").record
+    contract = record.contract.model_copy(update={"max_marginal": 0})
+    told = summarize_acceptance(record.model_copy(update={"contract": contract}))
+    assert told.exit_code == 20
+    step = choose_next_step(told, open_blocks=0, is_shared=False, untested=False)
+    ((text, command),) = step.first
+    assert (text.startswith("Find why each"), command) == (True, AGAIN)
+    assert step.answers.startswith("1 measure MARGINAL: SCALING.")
+
+
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
