@@ -8,7 +8,7 @@ import pytest
 
 from probes.check.registry import CRITERIA
 from probes.contract.derived_limits import DERIVED_EFFICIENCY
-from probes.contract.limits import LOW_MFU, MIN_SHARE
+from probes.contract.limits import MIN_SHARE, OF_REACHED
 from probes.findings import CATALOGUE, read_groups
 from probes.restart.other_ranks import MARGIN
 from reports.numbers import percent
@@ -50,7 +50,7 @@ def test_what_holds_without_a_limit_is_what_the_code_derives() -> None:
 
     assert without("FABRIC", "busbw").startswith(f"{percent(MIN_SHARE)} of the line rate")
     assert percent(MIN_SHARE) in CRITERIA["FABRIC"].how
-    assert without("SCALING", "mfu").startswith(f"{percent(LOW_MFU)} of the MFU")
+    assert without("SCALING", "mfu").startswith(f"{percent(OF_REACHED[0])} of the MFU")
     assert DERIVED_EFFICIENCY.low is not None
     assert without("SCALING", "efficiency").endswith(percent(DERIVED_EFFICIENCY.low))
     assert CRITERIA["RESTART"].measures["drift"].from_run.startswith(f"{MARGIN} times")

@@ -26,15 +26,15 @@ BUDGET = {
     # around a run that no error of another plugin passes.  leftovers.py knows whose a job is, and
     # the folders of embedded clusters.
     # What a contract lacks, also of a run's GPUs.
-    "probes": 1038,  # a package of another project ends a run; a held signal is always released
-    "probes/check": 736,  # the recorder asks whether a node was lost before it records a bad result
+    "probes": 1019,  # a package of another project ends a run; a held signal is always released
+    "probes/check": 703,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
     # compare and history list what changed; --all has the rest.  The newest run is the default.
     # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
     # measures and criteria.  The help has sections.
     # submit says which job is lost, and what a lost head means.
-    "probes/cli": 2040,  # what a template orders, which answers lack, what `again` changed
+    "probes/cli": 2064,  # what a template orders, which answers lack, what `again` changed
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -44,34 +44,34 @@ BUDGET = {
     # in bounded memory.
     # MPS has a server on each GPU.
     # AMD's GPUs are refused.
-    "probes/cluster": 3353,  # who tries whom; ranks are kept; what joins no group
+    "probes/cluster": 3383,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
     # The limit of all-to-all by nodes; what a contract lacks, for three commands.
-    "probes/contract": 1565,  # kinds of nodes; a key names its parts; limits by size; one node
-    "probes/environment": 818,  # boards without NVLink
+    "probes/contract": 1619,  # kinds of nodes; a key names its parts; limits by size; one node
+    "probes/environment": 819,  # boards without NVLink
     # NVLink by domain; ports on which RDMA alone passes.
-    "probes/fabric": 3681,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
-    "probes/faults": 340,
-    "probes/gang": 2134,  # strategies on one ordered node
-    "probes/hosts": 5190,  # which Xids follow a kill
+    "probes/fabric": 3850,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
+    "probes/faults": 328,
+    "probes/gang": 2074,  # strategies on one ordered node
+    "probes/hosts": 5372,  # which Xids follow a kill
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
-    "probes/launch": 2500,  # both self-tests run at once
+    "probes/launch": 2413,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
     "probes/nccl": 2312,  # forms of lines, phrases and texts are tables
-    "probes/restart": 1657,  # copies of checkpoints are links
-    "probes/scaling": 970,  # where it cannot be proven, only its data
+    "probes/restart": 1588,  # copies of checkpoints are links
+    "probes/scaling": 950,  # where it cannot be proven, only its data
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
     # submission is kept.
     # Usual times of probes; os._exit ends a run as a signal does; a signal waits for the first
     # event's end.
     # A run says what its contract lacks.
-    "probes/session": 1583,  # a probe that failed is written in its criterion's words
+    "probes/session": 1593,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
-    "probes/submit": 1129,
-    "reference_trainer": 3790,  # a group that is kept for the next call; who hears of a kill
+    "probes/submit": 1142,
+    "reference_trainer": 3726,  # a group that is kept for the next call; who hears of a kill
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
     # A shared copy has no names of jobs and people.  Events have a time that is never set.
@@ -82,9 +82,9 @@ BUDGET = {
     # what a changed folder says is not on page 1.
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
-    "reports": 6940,  # facts of nodes in several lines; the commands of a submitted run
-    "scaling": 2998,  # groups that are kept; a short ladder
-    "seatrial": 75,  # names for notebooks, and whether the other packages are ours
+    "reports": 6968,  # facts of nodes in several lines; the commands of a submitted run
+    "scaling": 3020,  # groups that are kept; a short ladder
+    "seatrial": 57,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more
 MAX_ONE_WORD_SHARE = 0.35  # of module-level functions: what well-named libraries have
