@@ -186,7 +186,7 @@ def choose_next_step(
         )
         return NextStep((look, Action(remove, f"seatrial cleanup{on} --remove"), again))
     if close := acceptance.why_marginal(record):
-        mend = "Find why each of these measures is close to its limit, and correct that. Then run again:"
+        mend = "Find why each measure is close to its limit, and correct that. Then run again:"
         return _one(mend, again.command, close)
     return NextStep((again,))
 
