@@ -193,7 +193,7 @@ class RunSession:
     def name(self) -> str:
         """Short name of the cluster: the contract's, `local`, `unjoined`, the head's or `silent`.
 
-        A contract of seatrial is for many clusters; a host's name is new for each pod.
+        A shipped contract is for many clusters.  The head's name is new where it is a new pod.
         """
         if self.cluster is None or self.cluster.kind == "local":
             return "local" if self.cluster else "unjoined"

@@ -165,7 +165,7 @@ def test_a_probe_that_is_owed_before_its_tier_is_refused(product: Product) -> No
         ("measures", "busbw", None, "measures: busbw is lost; it was 'GB/s; without a limit: 80 %"),
         ("controls", "bad sender", {"lost_packets"}, "fail: bad sender was 'lost_packets, slow"),
         ("controls", "bad sender", None, "makes fail: bad sender is lost"),
-        ("no_control", "rails", None, "measures without a control: rails is lost"),
+        ("no_control", "slow_groups", None, "without a control: slow_groups is lost"),
         ("texts", "title", "RDMA", ": title was 'RDMA is in use', and is 'RDMA'"),
     ],
 )
