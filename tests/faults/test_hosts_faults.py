@@ -49,6 +49,6 @@ def test_what_happens_during_a_run_is_seen_at_its_end(lab: Lab) -> None:
         "HOST-XID": ["node1"],
     }
     assert "node1: Xid 79 of GPU 2 (GPU-" in said["HOST-XID"][1]
-    assert "heat slowed the clocks for 30 s of the run" in said["HOST-GPU-SLOWED"][1]
+    assert "heat slowed the clocks for 30 s in 10 min" in said["HOST-GPU-SLOWED"][1]
     assert "2 NVLink errors in the run" in said["HOST-NVLINK"][1]
     assert "PCIe retransmitted 50 packets per minute" in said["HOST-PCIE"][1]

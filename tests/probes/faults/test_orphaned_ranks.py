@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import ray
 
+from probes.cluster.ask import Answers
 from probes.faults import process_faults
 from probes.faults.process_faults import (
     describe_orphans,
@@ -129,23 +129,14 @@ Answer = tuple[str, list[tuple[str, int, int]]]
 def ask(
     monkeypatch: pytest.MonkeyPatch, *answers: Answer, nodes: str = "ab", head: Answer | None = None
 ) -> tuple[dict[Any, int], list[str]]:
-    """Ask the participating `nodes`; node "h" is the head, whose first answer may be lost.
+    """Ask the participating `nodes`; node "h" is the head, whose answer may be lost."""
 
-    What it killed before its answer was lost, a second task would not find.
-    """
-
-    def on_node(function: Any, node: str, max_retries: int) -> Any:
+    def ask_nodes(function: Any, each: Any) -> Answers:
+        (node,) = each
         assert node not in nodes, "a node that was asked"
-        last = head or (("head", []) if max_retries else None)
-        return SimpleNamespace(remote=lambda *_: last)
+        return Answers(values={node: head} if head else {})
 
-    def get(answer: Answer | None, timeout: float) -> Answer:
-        if answer is None:
-            raise ray.exceptions.WorkerCrashedError
-        return answer
-
-    monkeypatch.setattr(process_faults, "on_node", on_node)
-    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(process_faults, "ask_nodes", ask_nodes)
     cluster: Any = SimpleNamespace(
         head_node_id="h",
         nodes=[{"id": id} for id in nodes],
