@@ -62,7 +62,7 @@ def price_nvml(rehearse: bool) -> None:
     costs = []
     for _ in range(2 if rehearse else USES):
         costs.append(timed(nvml.gpus_in_use))
-        time.sleep(EACH_S)
+        time.sleep(EACH_S)  # as often as GANG's observer asks
     print(f"NVML, which processes use the GPUs, at {1 / EACH_S:g} Hz: {spread(costs)} s")
 
 

@@ -121,7 +121,7 @@ def look_up(name: str) -> dict[str, Any]:
         except (OSError, ValueError) as error:  # ValueError: a label that is too long
             if not pause or getattr(error, "errno", None) != socket.EAI_AGAIN:
                 return {"addresses": [], "bindable": "", "error": describe_failure(error)}
-            time.sleep(pause)
+            time.sleep(pause)  # EAI_AGAIN: the resolver asks for one more try
     addresses = dict.fromkeys(_address_of(row) for row in rows)
     bindable = next((_address_of(row) for row in rows if _can_bind(row)), "")
     return {"addresses": list(addresses), "bindable": bindable, "error": ""}

@@ -277,7 +277,7 @@ def usable_memory_gib(root: str = "/") -> float | None:
 def _own_cgroups(controller: str, root: str) -> list[Path]:
     """List the cgroups of this process, below `root`; none where the kernel has none."""
     proc, cgroups = (str(Path(root, name)) for name in ("proc", "sys/fs/cgroup"))
-    with suppress(OSError):
+    with suppress(OSError):  # a kernel without cgroups limits nothing
         return [*system_facts.find_cgroups(controller, "self", proc, cgroups)]
     return []
 

@@ -114,7 +114,7 @@ class BringBack:
         """
         deadline, away = time.monotonic() + REMOVE_S, 0
         while away < AWAY:
-            time.sleep(LOOK_S)
+            time.sleep(LOOK_S)  # in which Ray sees what ended, or writes it again
             away += 1
             for job in self._jobs:
                 if time.monotonic() > deadline:

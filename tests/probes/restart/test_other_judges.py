@@ -50,8 +50,10 @@ VICTIM = "rank 1 on node1: No space left on device"
 
 def steps(first: int, last: int) -> list[dict[str, Any]]:
     """What a rank tells of its steps: the same of each run."""
-    tell = lambda step: {key: f"{key} {step}" for key in KEY_WORDS}  # noqa: E731
-    return [{"step": n, "event": "step", **tell(n)} for n in range(first, last + 1)]
+    return [
+        {"step": n, "event": "step", **{key: f"{key} {n}" for key in KEY_WORDS}}
+        for n in range(first, last + 1)
+    ]
 
 
 def results(first: int = 1, last: int = 10, ranks: int = 2) -> list[dict[str, Any]]:
