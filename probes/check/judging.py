@@ -10,7 +10,8 @@ from probes.check.declarations import Check, Circumstances, one_node_ordered
 from probes.check.recorder import Recorder, Trial
 from probes.findings import finding, join_names
 from reports.groups import group_pairs
-from reports.numbers import Value
+from reports.measurement import Limit
+from reports.numbers import Value, quantity
 from reports.record import Finding
 
 if TYPE_CHECKING:
@@ -79,6 +80,14 @@ def worst_of(
 def is_agreed(measure: Recorder, name: str) -> bool:
     """Return whether the contract gives a measure of this probe a limit."""
     return measure.contract.limit(measure.criterion, name) is not None
+
+
+def cover_alike(measure: Recorder, what: str, limits: Mapping[str, Limit | None]) -> None:
+    """Say down to which speeds `what` passes if all are slow alike: no comparison shows that."""
+    known = {name: (one, one.marginal_low or one.low) for name, one in limits.items() if one}
+    texts = [f"{name} {quantity(low, one.unit)}" for name, (one, low) in known.items() if low]
+    if texts:
+        measure.covered(f"if {what} are all slow alike, they pass down to: {', '.join(texts)}")
 
 
 def judge_if_agreed(measure: Recorder, name: str, value: Value, unit: str, **more: Any) -> None:

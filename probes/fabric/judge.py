@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
-from probes.check.judging import silent_names
+from probes.check.judging import cover_alike, silent_names
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import RDMA, UNKNOWN, interfaces_of
@@ -42,6 +42,8 @@ STAGED_SENDS = (
     "`nvidia-smi topo -m`), normal on GPUs without NVLink"
 )
 ALL_REDUCE = OPERATIONS["all_reduce"]
+# Speeds that no comparison judges: all links may be slow alike.
+ALIKE = check.BUSBW, check.ALLTOALL_BUSBW, check.ALL_REDUCE_INSIDE_NODE, check.NVLINK_BUSBW
 MEDIUM_PARTS = (64, 256)  # of the largest size: 256 and 64 MiB of 16 GiB, as FSDP and TP send
 # Codes of NCCL's log that are not errors: no proof, judged by the rails' measures, late start.
 IGNORED_CODES = ("FAB-UNKNOWN-NET", "FAB-PARTIAL-RAILS", "INIT-SLOW")
@@ -91,6 +93,11 @@ def judge_speed(run: SweepResult, measure: Recorder) -> None:
     )
     if run.backend == "nccl":
         measure.covered("a ring (NCCL_ALGO) shows no fault of NCCL's trees, NVLS and SHARP")
+        cover_alike(measure, "links", {one: measure.contract.limit("FABRIC", one) for one in ALIKE})
+        measure.covered(
+            "narrow uplinks between switches show only if each pair of nodes was tested, and most "
+            "of the pairs that send at once cross them, as with nodes numbered switch by switch"
+        )
 
 
 def judge_sizes(rows: Rows, run: SweepResult, measure: Recorder) -> None:

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Literal
 
 from probes.check.declarations import Check
-from probes.check.judging import is_agreed
+from probes.check.judging import cover_alike, is_agreed
 from probes.check.recorder import Recorder
 from probes.contract.limits import derived_limit
 from probes.findings import describe_most, finding, join_names
@@ -436,7 +436,7 @@ def judge_rates(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
     By a derived limit the best run counts: also that alone, if other GPUs share the path.
     Without a limit the median of each model is noted.
     """
-    lacking = defaultdict[str, list[str]](list)
+    limits = defaultdict[str, dict[Check, Limit | None]](dict)
     for name, operation in AGREED.items():
         used, rates = [runs.first, runs.second], dict[str, float]()
         used += [runs.alone] * (operation in SHARED_PATHS)
@@ -445,13 +445,15 @@ def judge_rates(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
                 if (rate := speed.typical.get(operation)) is not None:
                     rates[key] = max(rate, rates.get(key, rate))
         _judge_rate(name, fleet, rates, measure)
-        models = {one.model: rate_limit(measure, name, one.model) for one in fleet.working.values()}
-        without = {k: r for k, r in rates.items() if not models.get(fleet.accelerators[k].model)}
+        for model in {one.model for one in fleet.working.values()}:
+            limits[model][name] = rate_limit(measure, name, model)
+        of = {key: limits[fleet.accelerators[key].model].get(name) for key in rates}
+        without = {key: rate for key, rate in rates.items() if not of[key]}
         note_medians(measure, fleet, name, without, name.unit)
-        for model in [one for one, limit in models.items() if name.derived_in_run and not limit]:
-            lacking[model].append(name)
-    for model, names in lacking.items() if fleet.on_gpu else ():
-        measure.covered(f"no limit is known or agreed for {join_names(names)} of {model}")
+    for model, known in sorted(limits.items()) if fleet.on_gpu else ():
+        if names := [name for name, limit in known.items() if name.derived_in_run and not limit]:
+            measure.covered(f"no limit is known or agreed for {join_names(names)} of {model}")
+        cover_alike(measure, f"GPUs of {model}", known)
 
 
 def _judge_rate(

@@ -223,7 +223,7 @@ def no_gdr_notes(log: Log) -> list[str]:
     reasons = [
         (say("omni_path"), {one.startswith("hfi1") for one in devices}),
         (say("unified", gpus=join_names(sorted(gpus))), {bool(unified(gpu)) for gpu in gpus}),
-        (say("old_efa"), {"ibfabric" in name or name == "OFI" for name in names}),
+        (say("old_efa"), {not log.has_gdr and ("ibfabric" in n or n == "OFI") for n in names}),
     ]
     staged = [reason for reason, holds in reasons if holds == {True}]
     shown = False in log.gdr or log.no_gdr

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from probes.check.judging import cover_alike
 from probes.check.recorder import Recorder, Trial
 from probes.cluster.cluster import Cluster
 from probes.cluster.shared_folder import BLIND, FolderUnknown, find_blind_nodes
@@ -79,6 +80,7 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
     for test in tests:
         value, note = test.read(base)
         measure(test.name, value, on=on, limit=test.limit, samples=timed, note=note)
+        cover_alike(measure, "GPUs", {test.name: test.limit} if test.name == check.MFU else {})
         if test.name == check.MFU and len({*base.nodes}) > 1:
             shares = {name: test.read(only(base, name))[0] or 0.0 for name in base.nodes}
             slowest = min(shares, key=lambda name: shares[name])
