@@ -14,19 +14,26 @@ from tests.support.public_series import P5_ALL_REDUCE, P5_ALLTOALL
 
 @dataclass(frozen=True)
 class System:
-    """Figures of one kind of cluster, in GB/s where nothing else is said.
+    """Figures of one kind of cluster, in GB/s where nothing else is said, and their source.
 
     `ring`: an all-reduce by a ring, of few nodes.  `alltoall` is by nodes; more nodes count as the
-    most that were measured.  `inside`: an all-reduce of one node.  `efficiency` is by nodes.
+    most that were measured.  `inside`: an all-reduce of 8 GB inside one node.  `efficiency` is by
+    nodes.
     """
 
     ring: float
     alltoall: Mapping[int, float]
     inside: float
     mfu: float
+    source: str
     nvlink: float = 0.0
     efficiency: Mapping[int, float] | None = None
     sizes: tuple[int, ...] = (2, 8, 16, 64)  # nodes
+
+    @property
+    def inside_short(self) -> float:
+        """The all-reduce inside one node at 256 MiB: 594 of 680 GB/s on a GB200."""
+        return 0.874 * self.inside
 
 
 def newest(series: Mapping[int, float], nodes: int) -> float:
@@ -40,31 +47,43 @@ TCP_EFFICIENCY, TCP_ALLTOALL = {1: 1.0, 2: 0.37, 8: 0.35}, {2: 2.4, 8: 1.5}
 # torchtitan and llm-foundry keep 96 to 100 % to 128 GPUs; at 64 nodes stragglers take some percent.
 DENSE = {1: 1.0, 2: 0.98, 8: 0.97, 16: 0.96, 64: 0.93}
 # Where several contracts have the same source.
-#   inside: a ring inside a node reaches 365 to 370 GB/s (NVIDIA/nccl#1455, nccl-tests#212).
+#   inside: a ring of H100 reaches 365 to 370 GB/s (NVIDIA/nccl#1455, nccl-tests#212); one of GB200
+#   680 (Azure ND GB200 v6), and a B200 has the same NVLink.
 #   all-to-all: as on AWS p5; 76.5 at two nodes on NVIDIA's own (nccl-tests#130).
 #   MFU: of a 1B model on eight H100 (llm-foundry); of this load on one H200; of Llama 3 70B on
 #   eight B200 (newmind.ai, journal 18).
-INSIDE = {"H100": 365.0, "B200": 700.0}  # NVLink 5 has twice the rate of NVLink 4
+INSIDE = {"H100": 365.0, "B200": 680.0}
 MFU = {"H100": 0.42, "H200": 0.412, "B200": 0.38}
+NDR = "a ring over two NDR nodes keeps 46 to 48 GB/s of each NIC (nccl-tests 290)"
+GOOGLE = "an all-gather of 8 GB on Google's own machines"
+TCP = "NCCL over TCP reaches 60 % of the wire and more; the rest is modelled"
 SYSTEMS = {
-    # A ring over two NDR nodes keeps 46 to 48 GB/s a NIC (nccl-tests#290).
-    "h100-ndr400": System(368, P5_ALLTOALL, INSIDE["H100"], MFU["H100"]),
-    "h200-ndr400": System(368, P5_ALLTOALL, INSIDE["H100"], MFU["H200"]),
-    # nccl#1221
-    "h100-roce400": System(320, P5_ALLTOALL, INSIDE["H100"], MFU["H100"]),
-    # An all-gather of 8 GB on Google's own
-    "a3-ultra": System(335.7, P5_ALLTOALL, INSIDE["H100"], MFU["H200"]),
-    # At 8 GiB and 8 nodes
-    "p5-efa": System(P5_ALL_REDUCE[8][-1], P5_ALLTOALL, INSIDE["H100"], MFU["H100"]),
-    # An all-gather of 8 GB on Google's own; all-to-all is half of p5's, as its line rate is.
-    "a3-mega-tcpxo": System(
-        188.7, {n: rate / 2 for n, rate in P5_ALLTOALL.items()}, INSIDE["H100"], MFU["H100"]
+    "h100-ndr400": System(368, P5_ALLTOALL, INSIDE["H100"], MFU["H100"], NDR),
+    "h200-ndr400": System(368, P5_ALLTOALL, INSIDE["H100"], MFU["H200"], NDR),
+    "h100-roce400": System(
+        320, P5_ALLTOALL, INSIDE["H100"], MFU["H100"], "two nodes and more on RoCE (nccl 1221)"
     ),
-    # Bound by eight NDR NICs, each at 96 % (lixueduan, GB200 with GPUDirect)
-    "b200-ndr400": System(385, P5_ALLTOALL, INSIDE["B200"], MFU["B200"]),
-    # The same; a rack's NVLink by CoreWeave
-    "gb200-nvl72": System(192, P5_ALLTOALL, INSIDE["B200"], MFU["B200"], nvlink=811),
-    # NCCL over TCP reaches 60 % of the wire and more; the rest is modelled.
-    "l40s-ethernet": System(7.9, TCP_ALLTOALL, 20, 0.2, efficiency=TCP_EFFICIENCY, sizes=(2, 8)),
-    "h100-one-node": System(0, {}, INSIDE["H100"], MFU["H100"], sizes=(1,)),
-}
+    "a3-ultra": System(335.7, P5_ALLTOALL, INSIDE["H100"], MFU["H200"], GOOGLE),
+    "p5-efa": System(
+        P5_ALL_REDUCE[8][-1], P5_ALLTOALL, INSIDE["H100"], MFU["H100"],
+        "8 GiB on 8 nodes (crazyguitar/aws-gpu-communication-benchmark)",
+    ),
+    "a3-mega-tcpxo": System(
+        188.7, {n: rate / 2 for n, rate in P5_ALLTOALL.items()}, INSIDE["H100"], MFU["H100"],
+        f"{GOOGLE}; all-to-all is half of p5's, as its line rate is",
+    ),
+    "b200-ndr400": System(
+        385, P5_ALLTOALL, INSIDE["B200"], MFU["B200"],
+        "eight NDR NICs, each at 96 % (lixueduan, GB200 with GPUDirect)",
+    ),
+    "gb200-nvl72": System(
+        192, P5_ALLTOALL, INSIDE["B200"], MFU["B200"],
+        "NDR NICs, each at 96 % (lixueduan); a rack's NVLink 811 (CoreWeave)", nvlink=811,
+    ),
+    "l40s-ethernet": System(
+        7.9, TCP_ALLTOALL, 20, 0.2, TCP, efficiency=TCP_EFFICIENCY, sizes=(2, 8)
+    ),
+    "h100-one-node": System(
+        0, {}, INSIDE["H100"], MFU["H100"], "a ring of 8 GB (nccl 1455, nccl-tests 212)", sizes=(1,)
+    ),
+}  # fmt: skip

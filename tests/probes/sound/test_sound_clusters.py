@@ -30,7 +30,6 @@ from tests.support.controls import plant, recorder
 from tests.support.public_series import ring_rate
 
 SWEEP = [1 << power for power in range(10, 35)]  # bytes: 1 KiB to 16 GiB
-INSIDE_BYTES = 256 << 20
 # Of hosts without a fault.  Ratios and seconds are of the healthy lab, of one H200, or of the
 # defaults that distributions ship (limits of processes).
 HOSTS: dict[str, Value] = {
@@ -82,7 +81,7 @@ def fabric_values(system: System, nodes: int, gpus: int) -> dict[str, Value]:
     """Model FABRIC's speeds: busbw is the row that the product judges, of a whole sweep."""
     ranks = nodes * gpus
     if nodes == 1:
-        return {"all_reduce_inside_node": ring_rate(gpus, INSIDE_BYTES, system.inside, gpus)}
+        return {"all_reduce_inside_node": system.inside_short}
     rates = {size: ring_rate(ranks, size, system.ring, gpus) for size in SWEEP}
     rows: list[dict[str, Any]] = [
         {"size": size, "busbw": rate, "rank_seconds": [1.0] * ranks,
@@ -97,7 +96,7 @@ def fabric_values(system: System, nodes: int, gpus: int) -> dict[str, Value]:
         "alltoall_busbw": alltoall,
         "all_gather_against_all_reduce": 1.0,
         "reduce_scatter_against_all_reduce": 1.0,
-        "all_reduce_inside_node": ring_rate(gpus, INSIDE_BYTES, system.inside, gpus),
+        "all_reduce_inside_node": system.inside_short,
         "nvlink_busbw": system.nvlink,
         **judge_short_calls(rows, ranks, nodes),
     }
