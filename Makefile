@@ -61,6 +61,7 @@ lint: setup
 docs: setup ## write the pages that follow from the code; RUN=runs/... draws README's picture of it
 	$(BIN)/python -m tests.project.pages
 	$(BIN)/python -m tests.faults.table
+	$(BIN)/python -m tests.probes.acceptance.defects
 	$(if $(RUN),$(BIN)/python -m tests.project.picture $(RUN))
 
 lab: setup tools ## a lab to work on; `python -m tests.lab down` ends it

@@ -72,6 +72,7 @@ what sound clusters reach, and judged by the limits and judges of seatrial.
 - *n/a*: the cluster has no such part.
 
 Speeds of few nodes are carried to 64 and 512 GPUs. Where the two differ, a cell has both.
+
 """
 
 
@@ -112,6 +113,7 @@ class Defect:
 
 
 SOUND = Defect("none")
+sound_ladder = cache(ladder)
 
 
 @cache
@@ -323,8 +325,7 @@ def judge_others(fleet: Fleet, defect: Defect, run: SweepResult, measure: Memory
 def read_report(network: str, gdr: bool, gpu: str) -> TransportReport:
     """Read the log of two nodes, as FABRIC does."""
     with tempfile.TemporaryDirectory() as folder:
-        logs = written(Path(folder), Job(gdr=gdr, network=lambda _: network))
-        logs.cluster.facts = [{"gpus": [{"name": gpu}]}]  # type: ignore[attr-defined]
+        logs = written(Path(folder), Job(gdr=gdr, network=lambda _: network), gpu)
         return logs.report(gang(), NAMES)
 
 
@@ -338,7 +339,7 @@ def read_log(fleet: Fleet, gdr: bool) -> TransportReport:
 def judge_scaling(fleet: Fleet, defect: Defect) -> MemoryRecorder:
     """Judge the speed of one node, and the efficiency: what is sent longer is not hidden."""
     measure = recorder("SCALING", fleet.contract)
-    base = on_gpu(ladder(), fleet.system.mfu * defect.compute, fleet.model).rungs[0]
+    base = on_gpu(sound_ladder(), fleet.system.mfu * defect.compute, fleet.model).rungs[0]
 
     def limits(name: str) -> Any:
         return fleet.contract.limit("SCALING", name)

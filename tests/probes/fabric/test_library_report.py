@@ -76,7 +76,8 @@ def test_sockets_say_which_interface_carries_the_mesh() -> None:
 class Nodes:
     """Stands in for a cluster: on each node a function sees what that node's ranks wrote."""
 
-    def __init__(self, folders: list[Path]) -> None:
+    def __init__(self, folders: list[Path], gpu: str = "") -> None:
+        self.facts = [{"gpus": [{"name": gpu}] if gpu else []} for _ in folders]
         self.folders = {f"id{at}": folder for at, folder in enumerate(folders)}
 
     def on_each_node(
@@ -98,12 +99,12 @@ def write(logs: RankLogs, job: Job, gpus: int = 2, first: int = 1000) -> None:
         (folder / file).write_text(job.of(rank))
 
 
-def written(tmp_path: Path, job: Job) -> RankLogs:
+def written(tmp_path: Path, job: Job, gpu: str = "") -> RankLogs:
     """Logs of a job where its ranks would have written them."""
     folders = [tmp_path / f"node{at}" for at in range(job.hosts)]
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-    logs = RankLogs(Nodes(folders))  # type: ignore[arg-type]
+    logs = RankLogs(Nodes(folders, gpu))  # type: ignore[arg-type]
     write(logs, job)
     return logs
 
@@ -133,6 +134,20 @@ def test_the_log_says_the_road_of_each_node(version: str, network: str, tmp_path
     )
     said = written(tmp_path / "c", half).report(gang(), NAMES).transports
     assert said == {"n0": "rdma", "n1": "eth0"}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "exit_code"),
+    [("NVIDIA H100 80GB HBM3", 1), ("NVIDIA GB200", 1), ("NVIDIA A10G", 0), ("", 0)],
+)
+def test_efa_without_gpudirect_is_a_fault_where_the_machines_have_it(
+    gpu: str, exit_code: int, tmp_path: Path
+) -> None:
+    job = Job(network=lambda _: "AWS Libfabric", gdr=False)
+    report = written(tmp_path, job, gpu).report(gang(), NAMES).report
+    assert report
+    assert report.exit_code == exit_code
+    assert [one.code for one in report.findings] == ["FAB-NO-GDR"] * exit_code
 
 
 def test_what_nccl_writes_later_is_seen_too_and_what_it_wrote_before_counts_once(
