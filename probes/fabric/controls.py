@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any
@@ -34,7 +33,7 @@ from probes.fabric.sweep import (
 from probes.fabric.transport import RankLogs
 from probes.findings import join_names
 from reference_trainer.launch.gang import Gang, GangError
-from reference_trainer.rank_environment import LEADING
+from reference_trainer.rank_environment import LEADING, changed_variables
 from reports.measurement import Verdict
 from reports.numbers import percent, quantity, size_text
 from scaling.collectives.line_rate import line_rate, ring_latency
@@ -82,10 +81,8 @@ def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) 
 
 def control_late_call(rig: FabricRig, run: SweepResult) -> None:
     """Check that one call that a rank begins late is found: all others stall in it."""
-    bad_rank, late_s = (
-        rig.gang.size - 1,
-        STALLED_BY * highest(rig.measure, check.LONGEST_STALL, 0.0),
-    )
+    bad_rank = rig.gang.size - 1
+    late_s = STALLED_BY * highest(rig.measure, check.LONGEST_STALL, 0.0)
 
     def judge_fault(trial: Trial) -> None:
         delay = Delay([bad_rank], late_s)
@@ -448,14 +445,8 @@ def read_doctored_settings(doctored: bool) -> dict[str, Any]:
         return read_settings()
     first, other = HARMFUL
     variable = other if has_no_nvlink(gpu_models()) else first
-    before = os.environ.get(variable)
-    os.environ[variable] = HARMFUL[variable]
-    try:
+    with changed_variables({variable: HARMFUL[variable]}):
         return read_settings()
-    finally:
-        os.environ.pop(variable)
-        if before is not None:
-            os.environ[variable] = before
 
 
 ANSWER_SECONDS = 1.0  # wait for packets that are too large: none of them is answered
@@ -463,11 +454,10 @@ ANSWER_SECONDS = 1.0  # wait for packets that are too large: none of them is ans
 
 def control_reach(nodes: FabricNodes, measure: Recorder) -> None:
     """Run the controls of reachability."""
-    last, first = nodes.names[-1], nodes.names[0]
-    control_closed_door(nodes, last, measure)
+    control_closed_door(nodes, nodes.names[-1], measure)
     if nodes.chosen.has_ip:
         control_large_packets(nodes, measure)
-    control_doctored_port(nodes, last, first, measure)
+    control_doctored_port(nodes, nodes.names[-1], nodes.names[0], measure)
 
 
 def control_closed_door(nodes: FabricNodes, victim: str, measure: Recorder) -> None:
