@@ -135,25 +135,20 @@ def line_rate(facts: list[dict[str, Any]], fabric: str) -> LineRate | None:
     `interfaces`. `rdma` are sysfs ports: rate "400 Gb/sec (4X NDR)", state "4: ACTIVE",
     link_layer "InfiniBand". `interfaces` have a speed in Mbit/s, None for virtual devices.
     """
+    hosts = [fact["host"] for fact in facts]
     if fabric == "rdma":
-        rates = [
-            _rdma_line_rate(fact["host"], rails)
-            for fact, rails in zip(facts, installed_rails([f["rdma"] for f in facts]), strict=True)
-        ]
+        rates = [*map(_rdma_line_rate, hosts, installed_rails([fact["rdma"] for fact in facts]))]
     else:
         rates = [_interfaces_line_rate(fact, fabric.split(",")) for fact in facts]
     known = [rate for rate in rates if rate is not None]
     if not known or len(known) < len(rates):
         return None
     best = max(known, key=lambda rate: rate.gbytes_per_s)
-    slower = [
-        f["host"]
-        for f, rate in zip(facts, known, strict=True)
-        if rate.gbytes_per_s < best.gbytes_per_s
-    ]
+    fastest = best.gbytes_per_s
+    slower = [host for host, one in zip(hosts, known, strict=True) if one.gbytes_per_s < fastest]
     overflow = f" and {len(slower) - MAX_NAMED_NODES} more" if len(slower) > MAX_NAMED_NODES else ""
     message = f"; a lower rate on {', '.join(slower[:MAX_NAMED_NODES])}{overflow}" if slower else ""
-    return LineRate(best.gbytes_per_s, best.because + message)
+    return LineRate(fastest, best.because + message)
 
 
 def limit_reason(fraction: float, rate_text: str) -> str:
@@ -347,39 +342,23 @@ def select_sizes(sizes: Sequence[int], minbytes: str, maxbytes: str) -> list[int
     return selected
 
 
-@click.command(cls=CheckedCommand)
+@click.command(cls=CheckedCommand, context_settings={"show_default": True})
 @click.argument("name", metavar="COLLECTIVE", type=click.Choice(list(OPERATIONS)))
 @click.option(
     "--backend",
     type=click.Choice(["nccl", "gloo"]),
     help="Library of the collectives. Default: nccl if torch sees a GPU, otherwise gloo.",
 )
+@click.option("-b", "--minbytes", default="8", help="Smallest message, in bytes or as 64K, 4M, 1G.")
 @click.option(
-    "-b",
-    "--minbytes",
-    default="8",
-    show_default=True,
-    help="Smallest message, in bytes or as 64K, 4M, 1G.",
-)
-@click.option(
-    "-e",
-    "--maxbytes",
-    default="16G",
-    show_default=True,
-    help="Largest message, in bytes or as 64K, 4M, 1G.",
+    "-e", "--maxbytes", default="16G", help="Largest message, in bytes or as 64K, 4M, 1G."
 )
 @click.option(
     "--longest",
     default=1.0,
-    show_default=True,
     help="Leave larger messages out once one call takes longer than this many seconds.",
 )
-@click.option(
-    "--budget",
-    default=1.0,
-    show_default=True,
-    help="Longest time for one size, in seconds.",
-)
+@click.option("--budget", default=1.0, help="Longest time for one size, in seconds.")
 @click.option(
     "-J",
     "--json",
@@ -438,8 +417,7 @@ def _print_results(rows: list[Row], operation: Operation, result: Row, file: Pat
         click.echo(f"# {model}")
     for row in rows:
         for rank, offset in row["first_wrong"]:
-            click.echo(
-                f"# wrong: rank {rank}, element {offset} of {row['elements']}, {row['size']} B"
-            )
+            of = f"of {row['elements']}, {row['size']} B"
+            click.echo(f"# wrong: rank {rank}, element {offset} {of}")
     if file:
         file.write_text(json.dumps(results_document(rows, operation, ranks), indent=1))
