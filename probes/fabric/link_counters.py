@@ -20,7 +20,7 @@ from probes.cluster.network_facts import LOOPBACK, RDMA, UNKNOWN, counter_growth
 from probes.cluster.node_facts import rdma_netdev, rdma_ports, read_interfaces
 from probes.cluster.system_facts import RDMA_SYSFS
 from probes.environment.checks import nccl_ports, read_ib_hca
-from probes.fabric.addresses import node_of, rail_of
+from probes.fabric.addresses import first_ranks, node_of, rail_of
 from reference_trainer.launch.gang import Gang
 from reference_trainer.process_group import joins_no_group, kept_sockets, open_sockets
 from scaling.collectives.fault_search import Link
@@ -409,17 +409,14 @@ def read_routes(
     links = list(links)
     if not links:
         return {}
-    names = [node_names[place.node] for place in gang.places]
-    ranks = {name: names.index(name) for name in dict.fromkeys(names)}
-    ports = gang.run(read_interfaces, timeout=call_seconds(len(names)))
+    ranks = first_ranks(gang, node_names)
+    ports = gang.run(read_interfaces, timeout=call_seconds(len(gang.places)))
     found = {}
     for sender, receiver in links:
         name, rank = interfaces[sender, receiver], ranks[node_of(sender)]
         address = ports[ranks[node_of(receiver)]].get(name, {}).get("address")
         own = ports[rank].get(name, {}).get("address") if rail_of(sender) else None
         if address:
-            each: list[list[object]] = [[] for _ in gang.places]
-            each[rank] = [address, own]
-            call = gang.run(read_route, timeout=60, each=each, groups=[[rank]])
+            call = gang.run(read_route, address, own, timeout=60, groups=[[rank]])
             found[sender, receiver] = str(call[0])
     return found

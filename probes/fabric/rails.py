@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from probes.cluster.network_facts import interfaces_of, port_bytes
 from probes.cluster.node_facts import rdma_ports
 from probes.cluster.system_facts import RDMA_SYSFS
 from probes.environment.checks import admitted_facts, count_rails, nccl_ports, read_ib_hca
-from probes.fabric.addresses import RailRanks, port_name, ranks_by_node, suspects
+from probes.fabric.addresses import RailRanks, ask_first_ranks, first_ranks, port_name, suspects
 from probes.fabric.reach import ReachabilityResult, find_unreachable, judge_reach, reach_series
 from probes.findings import finding, name_port
 from reference_trainer.launch.gang import Gang, GangError
@@ -127,16 +127,14 @@ def _is_sound(
     return wrong * 2 < len(heard)
 
 
-def swapped_findings(swapped: Mapping[str, Mapping[str, str]]) -> list[Finding]:
+def swapped_findings(swapped: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
     """Make one finding per node whose rails are plugged into other rails' switches."""
-    findings = []
     for node, rails in swapped.items():
         texts = [f"{name} is plugged into the switch of {rail}" for name, rail in rails.items()]
         message = f"{node}: {', '.join(texts)}. Expected: each rail on its own switch"
         names = {"interface": next(iter(rails))}
         ports = [port_name(name, node) for name in rails]
-        findings.append(finding("FAB-RAILS-SWAPPED", message, suspects(ports), names=names))
-    return findings
+        yield finding("FAB-RAILS-SWAPPED", message, suspects(ports), names=names)
 
 
 HEAR_SECONDS = 3.0  # all nodes send and listen; a busy node begins late
@@ -184,20 +182,17 @@ def listen(
 
     Anyone on the link can send such a datagram: only names that are known here are kept.
     """
-    nodes = [node_names[place.node] for place in gang.places]
-    first = {node: ranks[0] for node, ranks in ranks_by_node(nodes).items()}
+    first = first_ranks(gang, node_names)
     port = FIRST_PORT + secrets.randbelow(PORTS)
     arguments = interfaces, port, secrets.token_hex(8), HEAR_SECONDS
-    each: list[list[object]] = [[name] for name in nodes]
-    groups = [[rank] for rank in first.values()]
-    timeout_s = call_seconds(len(nodes))
-    heard = gang.run(hear_rails, *arguments, timeout=timeout_s, each=each, groups=groups)
+    each, timeout_s = {node: [node] for node in first}, call_seconds(len(gang.places))
+    heard = ask_first_ranks(gang, first, hear_rails, *arguments, each=each, timeout=timeout_s)
     return {
         node: {
             name: [(peer, rail) for peer, rail in others if peer in first and rail in interfaces]
             for name, others in by_interface.items()
         }
-        for node, by_interface in zip(first, heard, strict=True)
+        for node, by_interface in heard.items()
     }
 
 
