@@ -401,10 +401,7 @@ def read_management_rate(terms: ClusterTerms, facts: list[dict[str, Any]]) -> fl
 
 def describe_forced_run(run: SweepResult) -> str:
     """Describe the forced path in one line."""
-    devices = {device for sent in run.sent.values() for device in sent}
-    used = {
-        device for device in devices if any((run.share(n, device) or 0.0) >= 0.05 for n in run.sent)
-    }
+    used = {name for n in run.sent for name in run.sent[n] if (run.share(n, name) or 0.0) >= 0.05}
     transports = ", ".join(sorted(set(run.library.transports.values()))) or run.library.problem
     return (
         f"byte counters: {join_names(sorted(used)) or 'no device'}; {run.library.source}: "

@@ -233,8 +233,7 @@ def find_slow_ports(
             links = [speed for (a, _), speed in found.speeds.items() if a in rail.ports]
             message = f"{rail.name} is slow on every node{when}: {quantity(min(links), 'GB/s')}"
             message += f". Other rails: {quantity(found.typical, 'GB/s')}"
-            nodes = [*map(node_of, rail.ports)]
-            names = {"interface": rail.name}
+            nodes, names = [*map(node_of, rail.ports)], {"interface": rail.name}
             findings.append(finding("FAB-SLOW-LINK", message, nodes, names=names))
             rest = without_ports(rest, rail.ports)
     for node, way in slow_nodes(rest, rails).items():
@@ -248,8 +247,7 @@ def find_shared_rails(at_once: FaultSearchResult, pairs: PairSearch) -> Finding:
     message = f"{len(pairs.rails)} rails of each node send at once and reach "
     message += f"{quantity(at_once.typical, 'GB/s')} each. "
     message += f"One rail alone: {quantity(pairs.one_rail, 'GB/s')}"
-    nodes = [*map(node_of, pairs.rails[0].ports)]
-    return finding("FAB-RAILS-SHARED", message, nodes)
+    return finding("FAB-RAILS-SHARED", message, [*map(node_of, pairs.rails[0].ports)])
 
 
 def is_slow_everywhere(rail: RailRanks, found: FaultSearchResult) -> bool:
@@ -336,8 +334,7 @@ def links_between(leaves: Sequence[Sequence[str]], links: Iterable[Link]) -> lis
 def without_links(found: FaultSearchResult, links: Sequence[Link]) -> FaultSearchResult:
     """Return the search without these slow links."""
     explained = {*links}
-    rest = [link for link in found.slow_links if link not in explained]
-    return replace(found, slow_links=rest)
+    return replace(found, slow_links=[link for link in found.slow_links if link not in explained])
 
 
 def without_leaves(found: FaultSearchResult, leaves: Sequence[Sequence[str]]) -> FaultSearchResult:

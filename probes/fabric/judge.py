@@ -15,7 +15,6 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import RDMA, UNKNOWN, interfaces_of
 from probes.contract.contract import ClusterTerms
 from probes.environment.checks import EFA_NAMES
-from probes.environment.collect import read_settings
 from probes.environment.lint import Flag, lint
 from probes.fabric import criterion as check
 from probes.fabric import detect, links, node_pairs
@@ -47,15 +46,10 @@ MEDIUM_PARTS = (64, 256)  # of the largest size: 256 and 64 MiB of 16 GiB, as FS
 IGNORED_CODES = ("FAB-UNKNOWN-NET", "FAB-PARTIAL-RAILS", "INIT-SLOW")
 
 
-def judge_settings(cluster: Cluster, fabric: str | None, measure: Recorder) -> None:
-    """Judge the NCCL and gloo settings of each node, as a job there sees them."""
-    judge_lint(cluster.on_each_node(read_settings), cluster, fabric, measure)
-
-
 def judge_lint(
     settings: Mapping[str, Any], cluster: Cluster, fabric: str | None, measure: Recorder
 ) -> list[Flag]:
-    """Judge the settings of each node, by its id; return the flags."""
+    """Judge the NCCL and gloo settings that a job sees on each node, by its id; return flags."""
     nodes = {cluster.node_names[id]: facts for id, facts in settings.items()}
     flags = lint(nodes, fabric)
     harmful = sum(flag.severity == "fail" for flag in flags)
@@ -550,8 +544,7 @@ def try_groups(rig: FabricRig, run: SweepResult, pairs: PairSearch, unlocated: b
     if nodes >= MIN_NODES and (unlocated or (nodes >= LARGE and rig.tier != "quick")):
         measure.progress("fabric: groups of nodes")
         groups = node_pairs.run_group_search(rig.gang, rig.node_names)
-        leaves = search_leaves(rig, groups)
-        judge_groups(groups, pairs.speed, measure, leaves)
+        judge_groups(groups, pairs.speed, measure, search_leaves(rig, groups))
         unlocated = unlocated and not (groups.nodes or groups.groups)
     else:
         when = f"on {LARGE} nodes or more in tiers standard and soak, or on {MIN_NODES} or more if "

@@ -53,8 +53,7 @@ def read_driver_counters(interface: str) -> dict[str, int]:
 def _count(sock: socket.socket, interface: str) -> int:
     """Ask how many counters there are.  Raises OSError if there are none, or too many."""
     reply = _ask(sock, interface, struct.pack("IIQI", GSSET_INFO, 0, 1 << SS_STATS, 0))
-    (mask,) = struct.unpack_from("Q", reply, 8)
-    (count,) = struct.unpack_from("I", reply, 16)
+    mask, count = struct.unpack_from("QI", reply, 8)
     if not mask or not 0 < count <= MAX_COUNTERS:
         raise OSError(f"{interface} counts nothing")
     return int(count)

@@ -285,12 +285,11 @@ def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) 
 
 def find_missing_rails(
     counts: Mapping[str, int], expected: int, rates: Mapping[str, float], need: float, whose: str
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """Make one finding per node with fewer active rails than it should have, or slower ones.
 
     `rates` are in Gbit/s, of each node's rails; each rail must have `need`, as `whose` have it.
     """
-    findings = []
     for node, count in counts.items():
         if count and rates.get(node, need) < need:
             message = f"{node}: each of its {count} rails runs at {rates[node]:g} Gbit/s. "
@@ -299,5 +298,4 @@ def find_missing_rails(
             message = f"{node}: {count} of {expected} rails are active and allowed by NCCL_IB_HCA"
         else:
             continue
-        findings.append(finding("FAB-PARTIAL-RAILS", message, [node]))
-    return findings
+        yield finding("FAB-PARTIAL-RAILS", message, [node])

@@ -55,20 +55,11 @@ def check_reach(gang: Gang, node_names: dict[str, str], fabric: str | None) -> R
     address, it is Ray's.
     """
     nodes = FabricNodes.read(gang, node_names, fabric)
-    pairs, seen = nodes.unreachable_pairs(), nodes.read_neighbours()
+    pairs, seen, chosen = nodes.unreachable_pairs(), nodes.read_neighbours(), nodes.chosen
     narrow, note = nodes.narrow_pairs(pairs)
-    return ReachabilityResult(
-        nodes.names,
-        pairs,
-        nodes.chosen.dead,
-        narrow,
-        nodes.mtu,
-        note,
-        nodes.chosen.names,
-        nodes.duplicates(seen),
-        nodes.chosen.has_ip,
-        any(one is not None for one in seen.values()),
-    )
+    tested = nodes.names, pairs, chosen.dead, narrow, nodes.mtu, note, chosen.names
+    saw_neighbours = any(one is not None for one in seen.values())
+    return ReachabilityResult(*tested, nodes.duplicates(seen), chosen.has_ip, saw_neighbours)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import pytest
 
 from probes.check.judging import is_alone
 from probes.cluster.network_facts import interfaces_of
+from probes.environment.collect import read_settings
 from probes.fabric import controls, judge, node_pairs, speeds
 from probes.fabric import criterion as check
 from probes.fabric.hangs import explain_start_failure
@@ -40,7 +41,7 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, measure):
     ):
         rig = FabricRig(gang, cluster.node_names, terms, tier, watch, measure)
         (run_on_one_node if alone else run_probe)(rig, logs)
-    judge.judge_settings(cluster, terms.fabric, measure)
+    judge.judge_lint(cluster.on_each_node(read_settings), cluster, terms.fabric, measure)
     controls.control_harmful_setting(cluster, terms.fabric, measure)
 
 

@@ -206,8 +206,7 @@ def find_stragglers_beyond(rungs: Sequence[Rung], limit: Limit | None) -> Iterat
         slow = [part for part in parts if limit and limit.judge(part.share) is Verdict.FAIL]
         if slow:
             suspects = dict.fromkeys(name for part in slow for name in part.suspects)
-            message = "; ".join(part.message for part in slow)
-            yield finding("SCALE-STRAGGLER", message, [*suspects])
+            yield finding("SCALE-STRAGGLER", "; ".join(part.message for part in slow), [*suspects])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,8 +237,7 @@ def _slow_ranks(rung: Rung) -> Iterator[_SlowPart]:
         share = f"{percent(slow.share)} of the step time"
         message = f"{rank} on {node} makes the other ranks wait: its part `{slow.segment}` of a "
         message += f"step is too long, by {share}"
-        subject = f"{rank} ({node}) in {slow.segment}"
-        yield _SlowPart(subject, slow.share, message, [rank, node])
+        yield _SlowPart(f"{rank} ({node}) in {slow.segment}", slow.share, message, [rank, node])
 
 
 def record_prediction(ladder: Ladder, measure: Recorder) -> Forecast | None:

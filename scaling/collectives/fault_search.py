@@ -102,8 +102,7 @@ def search_rails(
     `known` is what `typical_speed` returns, where it does not follow from the first meetings.
     """
     ports = [port for rail in rails for port in rail]
-    if len(set(ports)) < len(ports):
-        duplicates = sorted(name for name, count in Counter(ports).items() if count > 1)
+    if duplicates := sorted(name for name, count in Counter(ports).items() if count > 1):
         raise ValueError(f"expected each node once, found twice: {', '.join(duplicates)}")
     search = _Search([list(rail) for rail in rails], measure_pairs, effect, known)
     search.measure_first(all_pairs=matrix or search.rail_size < MIN_QUICK_NODES)

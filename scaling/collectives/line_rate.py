@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import click
 
 from reference_trainer.rank_environment import LAUNCH_VARIABLES
 from reports.command import CheckedCommand
+from reports.groups import group_pairs
 from reports.numbers import percent, quantity
 from scaling.bounds import Amount, Bandwidth, Count
 from scaling.collectives.operations import ITEM_BYTES, OPERATIONS, PLACEMENTS, Operation
@@ -180,13 +180,12 @@ def installed_rails(nodes: Sequence[list[dict[str, str]]]) -> list[list[Rail] | 
     known. A node without a port of the kind gets None. `nodes` are ports as in `line_rate`.
     """
     ports = [[(port, _port_kind(port)) for port in node] for node in nodes]
-    counts = Counter(kind for node in ports for _, kind in node)
-    rates: dict[str, float] = {}
-    for port, kind in (pair for node in ports for pair in node):
-        if known := _port_gbps(port):
-            rates[kind] = max(rates.get(kind, 0.0), known)
-    main_kind = max(rates, key=lambda k: (rates[k], counts[k], -RAIL_KINDS.index(k)), default="")
-    if any(count > counts[main_kind] for kind, count in counts.items() if kind not in rates):
+    found = group_pairs((kind, _port_gbps(port)) for node in ports for port, kind in node)
+    rates = {kind: max(gbps) for kind, gbps in found.items() if any(gbps)}
+    order = {kind: (rates[kind], len(found[kind]), -RAIL_KINDS.index(kind)) for kind in rates}
+    main_kind = max(rates, key=order.__getitem__, default="")
+    most = len(found.get(main_kind, ()))
+    if any(len(gbps) > most for kind, gbps in found.items() if kind not in rates):
         return [None] * len(nodes)
     best = rates.get(main_kind, 0.0)
     return [

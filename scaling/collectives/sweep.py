@@ -133,10 +133,8 @@ def sweep(
             for name in names
         }
         # Connections to the rendezvous store (MASTER_ADDR) are not the group's.
-        store_port = int(os.environ["MASTER_PORT"])
-        opened = [
-            ends for ends in tcp_connections(own_group().others) if store_port not in ends[2:]
-        ]
+        others, store_port = own_group().others, int(os.environ["MASTER_PORT"])
+        opened = [ends for ends in tcp_connections(others) if store_port not in ends[2:]]
         dist.barrier()  # after it, lost packets have been sent again
         readings.append(read())
         dist.barrier()  # a rank that leaves first would close the others' connections

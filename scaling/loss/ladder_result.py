@@ -246,8 +246,7 @@ LADDER_FILE = TypeAdapter(Ladder)
 def _communication_loss(rung: Rung, explanation: Explanation) -> float:
     """Return the seconds of a rung's step that its explanation attributes to collectives."""
     names = {name for steps in rung.steps for step in steps for name in step.waits}
-    of = (COLLECTIVES, *names)
-    parts = [part for part in explanation.parts if any(name in part.said for name in of)]
+    parts = [p for p in explanation.parts if any(n in p.said for n in (COLLECTIVES, *names))]
     return rung.seconds * sum(part.share for part in parts)
 
 
