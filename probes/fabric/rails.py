@@ -54,7 +54,7 @@ def hear_rails(
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
         sock.bind(("::", port))
-        names = _numbers(interfaces)
+        names = {number: name for number, name in socket.if_nameindex() if name in interfaces}
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for number, name in names.items():
@@ -70,15 +70,6 @@ def hear_rails(
                 if message and own and message[1] != node and len(heard[own]) < MAX_HEARD:
                     heard[own].add(message[1:])
     return {name: sorted(found) for name, found in heard.items() if found}
-
-
-def _numbers(interfaces: Sequence[str]) -> dict[int, str]:
-    """Map the numbers of these interfaces to their names; those that do not exist are left out."""
-    numbers = {}
-    for name in interfaces:
-        with suppress(OSError):
-            numbers[socket.if_nametoindex(name)] = name
-    return numbers
 
 
 def parse_message(received: tuple[Any, ...], token: str) -> tuple[int, str, str] | None:
