@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any
 
@@ -47,20 +46,6 @@ CORRUPT_BYTES = 1 << 16  # size of each collective whose result is changed
 STALLED_BY = 1.5  # times the limit of a stall: beyond any doubt
 
 
-def plant_on_ranks(
-    measure: Recorder,
-    control: str,
-    fault: str,
-    judge_fault: Callable[[Trial], bool | None],
-    without: Container[str] = (),
-) -> None:
-    """Judge a fault that ranks show by `plant`; if they fail meanwhile, nothing is proven."""
-    try:
-        plant(measure, control, fault, judge_fault, without=without)
-    except GangError as error:
-        measure.control(control, fault, None, saw=str(error))
-
-
 def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) -> None:
     """Check that a changed element on one rank is found, with rank and offset."""
     bad_rank = gang.size - 1
@@ -90,7 +75,7 @@ def control_late_call(rig: FabricRig, run: SweepResult) -> None:
         links.judge_stalls(replace(run, rows=rows["all_reduce"]), False, trial)
 
     fault = f"rank {bad_rank} begins one all-reduce {late_s:.2g} s after the other ranks"
-    plant_on_ranks(rig.measure, check.LATE_CALL, fault, judge_fault)
+    plant(rig.measure, check.LATE_CALL, fault, judge_fault)
 
 
 def control_slow_collective(rig: FabricRig, run: SweepResult) -> None:
@@ -111,7 +96,7 @@ def control_slow_collective(rig: FabricRig, run: SweepResult) -> None:
 
     fault = f"ranks {late[0]} and above begin each {' and '.join(names)} "
     fault += f"{quantity(delay_s, 's', 2)} late"
-    plant_on_ranks(rig.measure, check.SLOW_COLLECTIVE, fault, judge_fault)
+    plant(rig.measure, check.SLOW_COLLECTIVE, fault, judge_fault)
 
 
 LATE_BY = 6.0  # a third of the ranks or more wait: the mean is twice what the limit allows
@@ -139,7 +124,7 @@ def control_late_ring(rig: FabricRig, run: SweepResult) -> None:
 
     long = quantity(max(late_s.values()), "s", 2)
     fault = f"ranks {late[0]} and above begin each all-reduce up to {long} late"
-    plant_on_ranks(rig.measure, check.LATE_RING, fault, judge_fault)
+    plant(rig.measure, check.LATE_RING, fault, judge_fault)
 
 
 INSIDE_SLOWED_BY = 2.0  # times the time of a call: the node then has a third of the speed
@@ -167,7 +152,7 @@ def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) 
 
     fault = f"rank {ranks[-1]} on {victim} begins each all-reduce {quantity(delay_s, 's', 2)} late"
     without = set() if agreed else {check.ALL_REDUCE_INSIDE_NODE}
-    plant_on_ranks(rig.measure, check.SLOW_INSIDE, fault, judge_fault, without)
+    plant(rig.measure, check.SLOW_INSIDE, fault, judge_fault, without=without)
 
 
 def control_slow_node(
@@ -193,7 +178,7 @@ def control_slow_node(
         return any(node in one.suspects for one in trial.findings)
 
     fault = f"rank {late} on {node} begins each all-reduce {quantity(delay_s, 's', 2)} late"
-    plant_on_ranks(rig.measure, check.SLOW_NODE, fault, judge_fault)
+    plant(rig.measure, check.SLOW_NODE, fault, judge_fault)
 
 
 LINK_SLOWED_BY = 2.0  # times the time of a transfer: the sender then has a third of the speed
@@ -226,7 +211,7 @@ def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> N
     if not uncounted:
         share = percent(RESENT_SHARE)
         fault += f", and counts {share} of its packets as resent, although none was resent"
-    plant_on_ranks(rig.measure, check.BAD_SENDER, fault, judge_fault, without)
+    plant(rig.measure, check.BAD_SENDER, fault, judge_fault, without=without)
 
 
 def control_doctored_counters(rig: FabricRig, fabric: dict[str, str]) -> None:
@@ -466,7 +451,7 @@ def control_closed_door(nodes: FabricNodes, victim: str, measure: Recorder) -> N
         return all(victim in pair for pair in pairs)
 
     fault = f"on {victim}, the port that the other ranks connect to is closed"
-    plant_on_ranks(measure, check.CLOSED_DOOR, fault, judge_fault)
+    plant(measure, check.CLOSED_DOOR, fault, judge_fault)
 
 
 def control_large_packets(nodes: FabricNodes, measure: Recorder) -> None:
@@ -477,7 +462,7 @@ def control_large_packets(nodes: FabricNodes, measure: Recorder) -> None:
         judge_reach(ReachabilityResult(nodes.names, [], {}, narrow, nodes.mtu, note), trial)
 
     fault = f"packets {DOCTORED_BYTES} bytes larger than the MTU are sent without fragmentation"
-    plant_on_ranks(measure, check.LARGE_PACKETS, fault, judge_fault)
+    plant(measure, check.LARGE_PACKETS, fault, judge_fault)
 
 
 def control_doctored_port(nodes: FabricNodes, victim: str, other: str, measure: Recorder) -> None:
@@ -494,4 +479,4 @@ def control_doctored_port(nodes: FabricNodes, victim: str, other: str, measure: 
     without = set() if has_ip else {check.MTU_MISMATCHES}
     if address is None:
         without = {check.MTU_MISMATCHES, check.DUPLICATE_ADDRESSES}
-    plant_on_ranks(measure, check.DOCTORED_PORT, fault, judge_fault, without)
+    plant(measure, check.DOCTORED_PORT, fault, judge_fault, without=without)
