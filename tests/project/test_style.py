@@ -27,7 +27,8 @@ BUDGET = {
     # the folders of embedded clusters.
     # What a contract lacks, also of a run's GPUs.
     "probes": 1019,  # a package of another project ends a run; a held signal is always released
-    "probes/check": 703,  # the recorder asks whether a node was lost before it records a bad result
+    # Ranks that fail in a control prove nothing, for each criterion.
+    "probes/check": 708,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
     # compare and history list what changed; --all has the rest.  The newest run is the default.
@@ -50,7 +51,7 @@ BUDGET = {
     "probes/contract": 1619,  # kinds of nodes; a key names its parts; limits by size; one node
     "probes/environment": 819,  # boards without NVLink
     # NVLink by domain; ports on which RDMA alone passes.
-    "probes/fabric": 3850,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
+    "probes/fabric": 3790,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
     "probes/faults": 328,
     "probes/gang": 2074,  # strategies on one ordered node
     "probes/hosts": 5372,  # which Xids follow a kill
@@ -71,7 +72,8 @@ BUDGET = {
     "probes/session": 1593,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1142,
-    "reference_trainer": 3726,  # a group that is kept for the next call; who hears of a kill
+    # Variables of the environment that are changed for a while, in one place.
+    "reference_trainer": 3734,  # a group that is kept for the next call; who hears of a kill
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
     # A shared copy has no names of jobs and people.  Events have a time that is never set.
