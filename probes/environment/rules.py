@@ -181,6 +181,10 @@ RULES: list[Rule] = [
           "it overrides what this NCCL version would choose"),
     *rules_of("NCCL_CHECK_POINTERS NCCL_IGNORE_CPU_AFFINITY", when.nonzero, WARN,
           "it is meant for debugging"),
+    Rule("CUDA_LAUNCH_BLOCKING", when.nonzero, FAIL,
+         "each kernel ends before the next one starts, so data is not sent while a GPU computes"),
+    *rules_of("TORCH_NCCL_ASYNC_ERROR_HANDLING NCCL_ASYNC_ERROR_HANDLING", when.is_number(0), FAIL,
+          "no error and no timeout of NCCL ends a rank: if a node is lost, its job hangs"),
     Rule("NCCL_LAUNCH_MODE", when.is_one_of("group"), WARN, "it is deprecated since NCCL 2.9"),
 
     # Logs.

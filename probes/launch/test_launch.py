@@ -47,16 +47,20 @@ def judge_jobs(path, jobs, measure):
     """Judge the guide, its user, and the job that came of it; keep the evidence."""
     cluster, terms, guide = path.cluster, path.terms, jobs.guide
     whose = "seatrial's own guide" if guide.own else f"the guide {guide.name}"
-    caption = f"{whose}, sha256 {guide.sha256[:16]}, as it was followed"
+    caption = f"{whose}, sha256 {guide.sha256[:16]}, as it was read; transcript.txt has it as typed"
     measure.keep("guide.md", guide.text, kind="log", caption=caption)
     keep_transcript(jobs.said, measure, "", "the guide, as typed")
-    judge.judge_guide(guide, host_names(cluster), measure)
+    settings = judge.find_harmful_settings(path, jobs.said, controls.plain_options(path), measure)
+    judge.judge_guide(guide, host_names(cluster), measure, terms.launch.values, settings)
+    if guide.skipped:
+        lines = ", ".join(f"{first} to {last}" for first, last in guide.skipped)
+        measure.covered(f"{quantity(len(guide.skipped), 'blocks')} not typed, as marked: {lines}")
     if condition_holds(check.RIGHTS_OF_USER, cluster, terms):
         judge.judge_user(jobs.identity, jobs.why_same, measure)
     job = judge.judge_ranks(path, jobs.said, measure)
     judge.judge_training(job, jobs.said, measure)
     if condition_holds(check.SHARE_ON_AGREED_NETWORK, cluster, terms):
-        judge.judge_network(job, terms.fabric, jobs.sent, jobs.said, measure)
+        judge.judge_network(job, terms.fabric, jobs.sent, jobs.said, measure, jobs.idle)
     ranks = quantity(len(job.rows), "ranks")
     measure.covered(f"{whose}: one job of {ranks}; {jobs.describe_user()}")
 
@@ -68,7 +72,7 @@ def control_jobs(path, jobs, measure):
     keep_transcript(jobs.doctored, measure, "control", caption)
     caption = "the job with planted errors, which must be judged wrong"
     keep_transcript(jobs.planted, measure, "planted", caption)
-    controls.control_guide(path.guide, host_names(cluster), measure)
+    controls.control_guide(path, host_names(cluster), measure)
     if condition_holds(check.RIGHTS_OF_USER, cluster, terms):
         controls.control_user(jobs.us, jobs.why_same, measure)
     controls.control_missing_variable(path, jobs.doctored, measure)
