@@ -47,10 +47,10 @@ def judge_guide(
     What seatrial fills into values is not judged.  `settings` are the faults of
     `find_harmful_settings`; None if they are not known.
     """
-    found = lint_guide([*guide.commands, *guide.typed(values or {})], hosts) + [*(settings or ())]
+    found = [*lint_guide([*guide.commands, *guide.typed(values or {})], hosts), *(settings or ())]
     faults = {(command.line, does): (command, why) for command, does, why in found}
-    value = None if settings is None else len({line for line, _ in faults})
-    note = "a node did not answer: it is not known whether variables of the guide harm there"
+    count = len({line for line, _ in faults})
+    value, note = count if settings is not None else count or None, "a node did not answer"
     measure(check.GUIDE_FAULTS, value, samples=len(guide.commands), note=note)
     for (line, does), (command, why) in sorted(faults.items(), key=lambda item: item[0][0]):
         where = f"line {line} of the guide" if line else "the guide's job, by no line of the guide,"
@@ -71,11 +71,11 @@ def find_harmful_settings(
     """
     cluster, guide = path.cluster, path.guide
     typed = [] if guide.own else guide.typed(path.terms.launch.values)
-    set_by = {(name, value): command for command, name, value in [*find_settings(typed)][::-1]}
-    had = {fact["node"]: fact.get("environment") for fact in cluster.facts}
+    set_by = {(name, value): command for command, name, value in find_settings(typed)}
+    had = {fact["node"]: fact["environment"] for fact in cluster.facts if "environment" in fact}
     for row in training.announced_ranks(said.text):
-        on_node = had.get(row.get("node", ""))
-        for name in [] if on_node is None else filter(row.get, TUNING_VARIABLES):
+        on_node = had.get(row.get("node", ""), {})
+        for name in filter(row.get, TUNING_VARIABLES if row.get("node") in had else ()):
             if row[name] != on_node.get(name) and f"{name}={row[name]}" not in given:
                 by_job = Command(JOB_LINE, f"in the environment of rank {row.get('RANK', '?')}")
                 set_by.setdefault((name, row[name]), by_job)

@@ -15,7 +15,7 @@ from probes.launch import controls, judge
 from probes.launch import criterion as check
 from probes.launch import job_processes as processes
 from probes.launch.controls import control_missing_rank, launch_jobs, prepare_path
-from probes.launch.guide import GuidedCluster, new_name
+from probes.launch.guide import SKIP, GuidedCluster, new_name
 from probes.launch.job_processes import JobState, NodeNotFree, hold_node
 from probes.launch.judge import judge_job, keep_transcript
 from probes.launch.ranks import all_lack, wrong_ranks
@@ -54,7 +54,8 @@ def judge_jobs(path, jobs, measure):
     judge.judge_guide(guide, host_names(cluster), measure, terms.launch.values, settings)
     if guide.skipped:
         lines = ", ".join(f"{first} to {last}" for first, last in guide.skipped)
-        measure.covered(f"{quantity(len(guide.skipped), 'blocks')} not typed, as marked: {lines}")
+        blocks = f"{quantity(len(guide.skipped), 'blocks')} of the guide, marked with `{SKIP}`"
+        measure.covered(f"seatrial did not type {blocks}: lines {lines}")
     if condition_holds(check.RIGHTS_OF_USER, cluster, terms):
         judge.judge_user(jobs.identity, jobs.why_same, measure)
     job = judge.judge_ranks(path, jobs.said, measure)
