@@ -261,8 +261,9 @@ def launch_jobs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> Lau
     fabric = terms.fabric or ""
     with prepare_path(cluster, terms, measure) as path:
         ours = LaunchPath(cluster, terms, path.guide, User(path.user.folder, homes=path.user.homes))
-        ask = lambda: (path.ask_identity(), ours.ask_identity())  # noqa: E731
-        (identity, us), idle = JobBytes.around(cluster, fabric, ask)
+        (identity, us), idle = JobBytes.around(
+            cluster, fabric, lambda: (path.ask_identity(), ours.ask_identity())
+        )
         measure.progress("launch: the guide's commands, typed in an empty home folder")
         said, sent = JobBytes.around(cluster, fabric, lambda: path.follow(plain_options(path)))
         doctored, (planted, astray) = _launch_controls(path, measure)

@@ -281,8 +281,9 @@ def judge_network(
 ) -> None:  # fmt: skip
     """Judge whether the job's own bytes took the agreed fabric, on each node that has ranks.
 
-    Where another network carried enough for half of the job, whose bytes these were is not known.
-    `idle` is what the nodes sent before the job.
+    Where another network carried enough for half of the job, on more than one node, whose bytes
+    these were is not known: one node, the head, sends the job's code to all others.  `idle` is what
+    the nodes sent before the job.
     """
     nodes = {job.nodes[id].name for id in job.node_ranks if id in job.nodes}
     parameters = training.count_job_parameters(said.text)
@@ -303,13 +304,13 @@ def judge_network(
     lowest = min(known.values()) if complete else None
     name = check.SHARE_ON_AGREED_NETWORK
     elsewhere = training.bytes_elsewhere(fabric, sent, idle or JobBytes())
-    most = max(known, key=lambda node: elsewhere[node], default="")
+    second = [*sorted(known, key=lambda node: elsewhere[node])[-2:], ""][0]
     room = training.CONTROL_BYTES + expected / 2
-    doubted = complete and not measure.would_fail(name, lowest) and elsewhere[most] > room
+    doubted = complete and not measure.would_fail(name, lowest) and elsewhere[second] > room
     if doubted:
-        device, count = training.busiest_other(fabric, sent.sent[most])
+        device, count = training.busiest_other(fabric, sent.sent[second])
         note = (
-            f"{device} on {most} sent {quantity(count / 1e6, 'MB')} during the job: these may be "
+            f"{device} on {second} sent {quantity(count / 1e6, 'MB')} during the job: these may be "
             f"the job's bytes, and those of {fabric} another program's"
         )
     measure(name, None if doubted else lowest, samples=len(known), note=note)
