@@ -16,6 +16,7 @@ from probes.launch.guide import (
     GuidedCluster,
     LaunchPath,
     find_settings,
+    lint_guide,
     own_guide,
     parse_guide,
 )
@@ -103,6 +104,11 @@ def test_our_own_guide_has_no_fault_with_any_launcher(recorder: MemoryRecorder) 
     path = replace(operators("true JOB"), guide=own_guide(), terms=ClusterTerms(fabric="fab0"))
     given = ["--set", "NCCL_MNNVL_ENABLE=0"]
     noted = covered(recorder)
+    for launcher in LaunchTerms().launchers:
+        typist = LaunchPath(path.cluster, path.terms, path.guide, User(Path("/tmp")))
+        script = typist.script("seatrial-1", Path("/tmp"), ["--launcher", launcher])
+        lines = [Command(number, line) for number, line in enumerate(script.splitlines(), 1)]
+        assert (lint_guide(lines, ["n0", "node1"]), [*find_settings(lines)]) == ([], [])
     result = judged(path, recorder, transcript(NCCL_MNNVL_ENABLE="0"), given)
     assert (result.measurements[0].value, result.findings, noted) == (0, [], [])
 
