@@ -67,7 +67,8 @@ def find_harmful_settings(
     """Find the variables of the guide and of its job's ranks that harm here, by FABRIC's rules.
 
     Those that a node has alike are left to FABRIC, whose ranks have them.  `given` are options of
-    the job that seatrial adds.  Other differences are noted.  None if a node does not answer.
+    the job that seatrial adds.  Other differences are noted: a cloud's own recipe may have them, as
+    NCCL_BUFFSIZE on EFA.  None if a node does not answer.
     """
     cluster, guide = path.cluster, path.guide
     typed = [] if guide.own else guide.typed(path.terms.launch.values)
@@ -85,8 +86,12 @@ def find_harmful_settings(
     faults, notes = [], []
     for (name, value), command in set_by.items():
         flags = _lint_setting(name, value, [*settings.values()], path.terms.fabric or "")
-        faults += [(command, f"sets {name}={flag.value}", flag.why) for flag in flags[:1]]
-        notes += [f"{name}={redact_value(name, value)}"] * (not flags)
+        harm = next((flag for flag in flags if flag.severity == "fail"), None)
+        doubt = next((f" ({flag.why})" for flag in flags if flag.severity == "warn"), "")
+        if harm:
+            faults.append((command, f"sets {name}={harm.value}", harm.why))
+        else:
+            notes.append(f"{name}={redact_value(name, value)}{doubt}")
     if notes:
         measure.covered(f"the guide or its job sets what FABRIC did not have: {join_names(notes)}")
     return faults if len(settings) == len(cluster.nodes) else None
@@ -95,7 +100,7 @@ def find_harmful_settings(
 def _lint_setting(
     name: str, value: str, nodes: Sequence[Mapping[str, Any]], fabric: str
 ) -> list[Flag]:
-    """Return the flags of a variable that is set on these nodes, but for mere notes."""
+    """Return the flags of a variable that is set on these nodes."""
     wanted, entry = canonical(name, value), {name: {"value": value, "where": "environment"}}
     merged = {
         str(index): {**facts, "missing_files": {}, "effective": facts["effective"] | entry}
@@ -103,7 +108,7 @@ def _lint_setting(
         if canonical(name, facts["effective"].get(name, {}).get("value")) != wanted
     }
     flags = lint(merged, fabric)
-    return [flag for flag in flags if flag.variable == name and flag.severity != "info"]
+    return [flag for flag in flags if flag.variable == name]
 
 
 def judge_user(said: Transcript, why_same: str, measure: Recorder) -> None:
