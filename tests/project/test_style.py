@@ -48,7 +48,7 @@ BUDGET = {
     # Keys of a contract say what holds without them.
     # The limit of all-to-all by nodes; what a contract lacks, for three commands.
     "probes/contract": 1619,  # kinds of nodes; a key names its parts; limits by size; one node
-    "probes/environment": 819,  # boards without NVLink
+    "probes/environment": 823,  # boards without NVLink; what slows or hangs every job
     # NVLink by domain; ports on which RDMA alone passes.
     "probes/fabric": 3850,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
     "probes/faults": 328,
@@ -57,7 +57,8 @@ BUDGET = {
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
-    "probes/launch": 2413,  # both self-tests run at once
+    # A guide is judged as typed, with its variables; bytes of a job may be those of others.
+    "probes/launch": 2479,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
     "probes/nccl": 2312,  # forms of lines, phrases and texts are tables
     "probes/restart": 1588,  # copies of checkpoints are links
@@ -71,7 +72,8 @@ BUDGET = {
     "probes/session": 1593,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1142,
-    "reference_trainer": 3726,  # a group that is kept for the next call; who hears of a kill
+    # Ranks say which variables of NCCL they have.
+    "reference_trainer": 3734,  # a group that is kept for the next call; who hears of a kill
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
     # A shared copy has no names of jobs and people.  Events have a time that is never set.
