@@ -219,7 +219,8 @@ def attribute_slow_links(
 
     An end is one direction of a node. It is guilty if NODE_SLOW_SHARE of its links are slow.
     The search is greedy: the end with the largest share of slow links comes first. Links that
-    it explains no longer count for the end at their other side.
+    it explains no longer count for the end at their other side.  In the end, an end is not guilty
+    whose links the others explain: of four nodes where three send slowly, one receives slowly.
     """
     link_counts = Counter(end for link in measured for end in _link_ends(link))
     slow_at: dict[LinkEnd, set[Link]] = defaultdict(set)
@@ -233,7 +234,7 @@ def attribute_slow_links(
     min_links = min(2, node_count - 2)  # with three nodes, only one link may be left to judge by
     queue = [(weight(end), end) for end, links in slow_at.items() if len(links) > 1]
     heapify(queue)
-    guilty: dict[LinkEnd, None] = {}
+    guilty, links_of = dict[LinkEnd, None](), {end: [*links] for end, links in slow_at.items()}
     while queue:
         priority, worst = heappop(queue)
         if len(slow_at[worst]) < max(min_links, NODE_SLOW_SHARE * link_counts[worst]):
@@ -246,6 +247,10 @@ def attribute_slow_links(
             other_end = next(end for end in _link_ends(link) if end != worst)
             slow_at[other_end].discard(link)
             link_counts[other_end] -= 1
+    for end in [*guilty]:
+        others = guilty.keys() - {end}
+        if not any(others.isdisjoint(_link_ends(link)) for link in links_of[end]):
+            del guilty[end]
     return list(guilty), [link for link in slow if guilty.keys().isdisjoint(_link_ends(link))]
 
 
