@@ -134,6 +134,22 @@ TARGET = re.compile(
     rf"https?://{HOST}(:(?P<url_port>[1-9]\d*))?(/\S*)?|{HOST}:(?P<port>[1-9]\d*)", re.ASCII
 )
 MAX_PORT = 65535  # of 16 bits
+# What HOSTS.system_differences compares and a contract may agree on, as a report names it.
+AGREEABLE = {
+    "kernel": "kernel",
+    "ofed": "ofed",
+    "vbios": "vBIOS of",
+    "nic_firmware": "firmware of",
+    "persistence": "persistence mode of",
+    "numa": "NUMA nodes of",
+}
+_SOFTWARE = "ranks with different versions may compute differently, or fail"
+NEVER_AGREED = {
+    **dict.fromkeys(("driver", "cuda", "torch", "nccl", "python", "ray"), _SOFTWARE),
+    "ecc": "without ECC, wrong bits go unnoticed",
+    "clock": "all ranks wait for the GPU with the lowest clock",
+    "gpu_model": "all ranks wait for the slowest GPU; gpu_model takes a list of models",
+}
 # What people write for RDMA, and RDMA devices: no interface has such a name.
 RDMA_WORDS = re.compile(
     r"rdma|ib|infiniband|roce(v2)?|efa|(mlx5|bnxt_re|irdma|efa)_\d+", re.IGNORECASE
@@ -180,6 +196,15 @@ def _check_folder(path: str) -> str:
 
 def _check_model_files(value: list[str]) -> list[str]:
     return _check_list([_check_folder(path) for path in value])
+
+
+def _check_differences(value: list[str]) -> list[str]:
+    for name in value:
+        if why := NEVER_AGREED.get(name):
+            raise ValueError(f"{name} must be the same on all nodes, because {why}: remove it")
+        if name not in AGREEABLE:
+            raise ValueError(f"expected some of {', '.join(AGREEABLE)}, found {name!r}")
+    return _check_list(value)
 
 
 def _check_egress(value: list[str]) -> list[str]:
@@ -272,6 +297,12 @@ class ClusterTerms(BaseModel):
     )
     versions: Annotated[dict[str, str], AfterValidator(_check_versions)] | None = about(
         None, 'Software versions: "2.13.0" is only this version, ">=550.54" this or a later one.'
+    )
+    agreed_differences: Annotated[list[str], AfterValidator(_check_differences)] | None = about(
+        None,
+        "What may differ between nodes: some of `"
+        + "`, `".join(AGREEABLE)
+        + "`. Such a difference is a note in the report, and no failure.",
     )
     shared: Folder | None = about(
         None,

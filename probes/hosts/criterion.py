@@ -127,6 +127,7 @@ DIFFERENCES = none_of(
 SYSTEM_DIFFERENCES = default_check(
     "system_differences", "differences",
     "nodes of one job need the same kernel, OFED, firmware and GPU settings", high=0,
+    depends=("agreed_differences",),
     failing="nodes differ in kernel, firmware or settings: {value}",
 )
 GPU_MODEL = ordered_part(

@@ -18,6 +18,7 @@ from probes.cluster.node_facts import SYSTEM_PARTS, software_differences, softwa
 from probes.cluster.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, GPU_IS_LOST
 from probes.cluster.shared_folder import BLIND, FolderUnknown, find_blind_nodes
 from probes.contract.contract import ClusterTerms
+from probes.contract.terms import AGREEABLE
 from probes.findings import finding, join_names, name_gpu
 from probes.hosts import criterion as check
 from probes.hosts import gpu_health
@@ -129,10 +130,10 @@ def _read_firmware(fact: Facts) -> Iterator[tuple[str, str]]:
     """Read the firmware of GPUs, by their model, and of NICs, by their board."""
     for board in fact.get("gpu_health", {}).get("boards", ()):
         if "vbios" in board:
-            yield f"vBIOS of {board.get('name') or 'GPUs'}", board["vbios"]
+            yield f"{AGREEABLE['vbios']} {board.get('name') or 'GPUs'}", board["vbios"]
     for nic in fact.get("nics", ()):
         if nic["board"] and nic["firmware"]:
-            yield f"firmware of {nic['board']}", nic["firmware"]
+            yield f"{AGREEABLE['nic_firmware']} {nic['board']}", nic["firmware"]
 
 
 def _read_settings(fact: Facts) -> Iterator[tuple[str, str]]:
@@ -141,13 +142,14 @@ def _read_settings(fact: Facts) -> Iterator[tuple[str, str]]:
     for board in boards:
         model = board.get("name") or "GPUs"
         if "persistence" in board:
-            yield f"persistence mode of {model}", "enabled" if board["persistence"] else "disabled"
+            state = "enabled" if board["persistence"] else "disabled"
+            yield f"{AGREEABLE['persistence']} {model}", state
         if "clock_mhz" in board:
             yield f"application clock of {model}", f"{board['clock_mhz']} MHz"
     for what, parts in (("GPUs", boards), ("RDMA devices", fact.get("nics", ()))):
         places = [part.get("numa", "") for part in parts]
         if places and all(places):
-            yield f"NUMA nodes of {len(places)} {what}", ", ".join(places)
+            yield f"{AGREEABLE['numa']} {len(places)} {what}", ", ".join(places)
 
 
 def find_shared_gpus(facts: Iterable[Facts]) -> list[Finding]:
@@ -420,7 +422,11 @@ def judge_parity(cluster: Cluster, terms: ClusterTerms, facts: AllFacts, measure
     software = software_differences(facts, software_versions())
     several = isinstance(terms.gpu_model, list) and len(terms.gpu_model) > 1
     odd = [] if cluster.kind == "local" or several else find_odd_gpus(facts)
-    systems = find_odd_systems(facts)
+    names = tuple(AGREEABLE[one] for one in terms.agreed_differences or ())
+    found = find_odd_systems(facts)
+    systems = [one for one in found if not one.statement.startswith(names)]
+    if agreed := "; ".join(one.statement for one in found if one not in systems):
+        measure.note("agreed_differences", agreed)
     measure(check.SYSTEM_DIFFERENCES, len(systems) if facts else None, note="no node answers")
     measure.explain(systems)
     count = len(software) + len(odd)
