@@ -286,6 +286,13 @@ class ClusterTerms(BaseModel):
         "Accelerators of each node. Where nodes differ, a table of kinds: `{ 8 = 60, 4 = 4 }` is "
         "60 nodes with 8 and 4 nodes with 4.",
     )
+    gpus_outside_ray: int | None = about(
+        None,
+        "At most so many GPUs may be on nodes that offer Ray none, such as a desktop GPU of the "
+        "head. They count as lost GPUs where fewer nodes than `nodes` answer.",
+        ge=1,
+        le=MAX_GPUS_PER_NODE,
+    )
     gpu_model: Annotated[str | list[str], AfterValidator(_check_model)] | None = about(
         None, "GPU model, as `nvidia-smi -L` prints it, or a list of allowed models."
     )

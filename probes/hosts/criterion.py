@@ -56,6 +56,7 @@ GPUS = ordered_check("gpus", "GPUs", "gpus_per_node", "exactly", failing="{subje
 COUNT_MISMATCHES = none_of(
     "count_mismatches", "counts",
     "Ray, NVML and torch must count the same GPUs; otherwise a rank gets no GPU, or a GPU is not used",
+    depends=("gpus_outside_ray",),
     failing="the GPU count of NVML or torch differs from Ray's count{on}: {value}",
 )
 NODES_WITH_FEWER_GPUS = none_of(

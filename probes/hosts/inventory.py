@@ -259,7 +259,7 @@ def judge_hosts(
     bystanders = without_hosts_gpus(bystanders, facts)
     judge_nodes(cluster, terms, facts, bystanders, gone, measure)
     nodes = count_all_gpus(cluster, terms, facts, bystanders)
-    judge_counts(nodes, measure)
+    judge_counts(nodes, measure, kept_outside(nodes, terms, measure))
     # A bystander that does not answer may have GPUs.
     silent = _find_silent(cluster, cluster.bystanders, bystanders, measure)
     record_each(measure, check.COUNT_MISMATCHES, {}, silent)
@@ -378,17 +378,39 @@ def count_all_gpus(
     ]
 
 
-def judge_counts(nodes: Sequence[NodeGpus], measure: Recorder) -> None:
-    """Judge each node's GPU count against the order, and its sources against each other."""
+def kept_outside(
+    nodes: Sequence[NodeGpus], terms: ClusterTerms, measure: Recorder
+) -> Sequence[NodeGpus]:
+    """Return the nodes whose GPUs are outside Ray by agreement, and note them.
+
+    Where the order is not complete, or more GPUs than agreed are outside, some of them are lost.
+    """
+    outside = [node for node in nodes if not node.member and node.mismatches]
+    is_complete = terms.nodes and len([node for node in nodes if node.member]) >= terms.nodes
+    gpus = sum(max(node.known) for node in outside)
+    if not outside or not is_complete or gpus > (terms.gpus_outside_ray or 0):
+        return ()
+    measure.note("gpus_outside_ray", gpus, "GPUs", on=join_names(node.name for node in outside))
+    return outside
+
+
+def judge_counts(
+    nodes: Sequence[NodeGpus], measure: Recorder, outside: Sequence[NodeGpus] = ()
+) -> None:
+    """Judge each node's GPU count against the order, and its sources against each other.
+
+    The GPUs of nodes `outside` are not Ray's by agreement.
+    """
     for node in nodes:
         if node.member:
             limit = ordered_limit(node.ordered, "GPUs")
             measure(check.GPUS, node.value, on=node.name, limit=limit, note=node.why_unknown)
-        measure(check.COUNT_MISMATCHES, node.mismatches, on=node.name, note=node.why_unknown)
+        count = 0 if node in outside else node.mismatches
+        measure(check.COUNT_MISMATCHES, count, on=node.name, note=node.why_unknown)
     fewer = nodes_with_fewer_gpus(nodes)
     measure(check.NODES_WITH_FEWER_GPUS, len(fewer) if nodes else None, note="no node answers")
     for node in nodes:
-        if node.is_wrong or node.name in fewer:
+        if (node.is_wrong and node not in outside) or node.name in fewer:
             measure.explain(finding("HOST-GPUS", node.sentence, [node.name]))
 
 
