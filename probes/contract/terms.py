@@ -278,6 +278,13 @@ class ClusterTerms(BaseModel):
         "a cluster.",
     )
     nodes: int | None = about(None, "Number of nodes with accelerators.", ge=1, le=MAX_NODES)
+    nodes_at_most: int | None = about(
+        None,
+        "Maximum number of nodes, if it may grow above `nodes`, as with an autoscaler. All nodes "
+        "are tested. Not with `parallel`, or with a table in `gpus_per_node`.",
+        ge=2,
+        le=MAX_NODES,
+    )
     gpus_per_node: Annotated[
         Annotated[int, Field(ge=0, le=MAX_GPUS_PER_NODE)] | dict[int, int] | None,
         BeforeValidator(_read_kinds),
@@ -459,6 +466,15 @@ class ClusterTerms(BaseModel):
                 raise ValueError(
                     f"expected nodes = {count}, the sum of gpus_per_node's kinds, found {found}"
                 )
+        if self.nodes_at_most:
+            if not 1 < (self.nodes or 0) < self.nodes_at_most:
+                expected = f"expected nodes from 2 to {self.nodes_at_most - 1} with nodes_at_most"
+                raise ValueError(f"{expected} = {self.nodes_at_most}, found {self.nodes or 'none'}")
+            if self.parallel or isinstance(self.gpus_per_node, dict):
+                raise ValueError(
+                    "parallel, and a table of gpus_per_node, fit one number of nodes: remove them, "
+                    "or nodes_at_most"
+                )
         if self.total_gpus:
             self.check_placement(self.total_gpus)
         return self
@@ -474,6 +490,17 @@ class ClusterTerms(BaseModel):
     def total_gpus(self) -> int:
         """Number of all accelerators that were ordered; 0 where the terms do not say it."""
         return sum(gpus * nodes for gpus, nodes in self.kinds.items())
+
+    def allows(self, nodes: int) -> bool:
+        """Return whether so many nodes are as ordered; any number is without an order."""
+        return self.nodes is None or self.nodes <= nodes <= (self.nodes_at_most or self.nodes)
+
+    @property
+    def nodes_text(self) -> str:
+        """How many nodes were ordered: `8 nodes`, `8 to 12 nodes`, or `any number of nodes`."""
+        if self.nodes_at_most:
+            return f"{self.nodes} to {self.nodes_at_most} nodes"
+        return quantity(self.nodes, "nodes") if self.nodes else "any number of nodes"
 
     @property
     def gpus_text(self) -> str:

@@ -103,7 +103,7 @@ def control_larger_order(
     orders = {"nodes": check.NODES, "gpus_per_node": check.GPUS}
     known = {key: getattr(terms, key) for key in orders if getattr(terms, key) is not None}
     raised = {key: _raise_order(order, seen[key]) for key, order in known.items()}
-    larger = terms.model_copy(update=raised)
+    larger = terms.model_copy(update={**raised, "nodes_at_most": None})
     without = {name for key, name in orders.items() if key not in known}
     unable = "" if known else "the contract orders no number of nodes or GPUs"
     fault = "each number in the order (nodes, GPUs of a node) is raised above what is there"

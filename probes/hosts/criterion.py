@@ -47,7 +47,7 @@ def fair_share(name: str, because: str, failing: str) -> Check:
     return default_check(name, "ratio", because, low=0.5, when=COMPARES_STORAGE, failing=failing)
 
 
-NODES = ordered_check("nodes", "nodes", "nodes", "exactly")
+NODES = ordered_check("nodes", "nodes", "nodes", "exactly", depends=("nodes_at_most",))
 MACHINES = Check(
     "machines", "machines", from_run="the number of nodes that answer", when=OWN_HOSTS,
     failing="several nodes share a machine: all nodes together run on {value}",

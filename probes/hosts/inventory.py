@@ -292,9 +292,14 @@ def judge_nodes(
     """
     ordered = terms.nodes
     # A node that joined after the facts were read takes part in every job: it counts as one more.
-    count = len(facts) if ordered is None or len(facts) < ordered else len(cluster.nodes)
-    measure(check.NODES, max(count, len(facts)), limit=ordered_limit(ordered, "nodes"))
+    short = ordered is None or len(facts) < ordered
+    count = len(facts) if short else max(len(facts), len(cluster.nodes))
     silent = _find_silent(cluster, cluster.nodes, facts, measure)
+    # Of nodes that may be more than ordered, one that was not inspected is no part of the proof.
+    hidden = silent and terms.nodes_at_most and terms.allows(count)
+    limit = ordered_limit(ordered, "nodes", terms.nodes_at_most)
+    note = f"{join_names(silent)}: not inspected" if hidden else ""
+    measure(check.NODES, None if hidden else count, limit=limit, note=note)
     known = cluster.known_nodes()
     # A node that died twice has two entries.
     dead = list(dict.fromkeys(node["name"] for node in known if not node["alive"]))
@@ -308,13 +313,16 @@ def judge_nodes(
         head = next((node["address"] for node in known if node.get("head")), "")
         measure.explain(finding("HOST-MISSING", text, names, names={"head_address": head}))
     if ordered and len(facts) > ordered:
-        statement = f"{len(facts)} nodes answer. Ordered: {ordered}"
-        measure.explain(finding("HOST-EXTRA", statement))  # the extra node is not known
+        statement = f"{len(facts)} nodes answer. Ordered: {terms.nodes_text}"
+        if terms.allows(len(facts)):
+            measure.covered(statement)
+        else:
+            measure.explain(finding("HOST-EXTRA", statement))  # the extra node is not known
 
 
-def ordered_limit(count: int | None, unit: str) -> Limit | None:
+def ordered_limit(count: int | None, unit: str, most: int | None = None) -> Limit | None:
     """Build the limit that an ordered number sets; None without an order."""
-    return None if count is None else exactly(count, unit, "ordered")
+    return None if count is None else exactly(count, unit, "ordered", most)
 
 
 def _find_silent(

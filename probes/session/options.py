@@ -50,7 +50,11 @@ OPTIONS = (
         "CRITERION",
         "run only these criteria, such as FABRIC,GANG. The run is then PARTIAL, and never accepted",
     ),
-    RunOption("--nodes", "N", "how many nodes were ordered, if the contract does not say"),
+    RunOption(
+        "--nodes",
+        "N",
+        "how many nodes were ordered, if the contract does not say, or allows several numbers",
+    ),
     RunOption(
         "--wait-for-nodes",
         "SECONDS",

@@ -72,7 +72,9 @@ class NewJudge:
     def _terms(self) -> ClusterTerms:
         """Return the contract's terms; --nodes of the run fills in a missing number of nodes."""
         terms, ordered = self.contract.cluster, self.old.get("nodes")
-        fill_in = terms.nodes is None and ordered
+        most = terms.nodes_at_most  # up to it, --nodes orders more than the contract
+        same = most and most == self.old.get("nodes_at_most")
+        fill_in = ordered and (terms.nodes is None or (same and ordered > terms.nodes))
         return terms.model_copy(update={"nodes": ordered}) if fill_in else terms
 
     def _judge_measurement(self, probe: str, data: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +120,8 @@ class NewJudge:
         if measure.order == "at least":
             limit = Limit(low=order, unit=data["unit"], because="ordered")
         elif measure.order == "exactly" and isinstance(order, int):
-            limit = exactly(order, data["unit"], "ordered")
+            most = self._terms().nodes_at_most if measure == "nodes" else None
+            limit = exactly(order, data["unit"], "ordered", most)
         else:  # the old order chose the value, or what its node must have
             other = key in self.other
             return {**data, "limit": None, "note": self._describe_change(key)} if other else data
@@ -145,7 +148,7 @@ class NewJudge:
         if not self.other:
             return ""
         depends = measures_by_term()
-        keys = [key for key in self.other if key != measure.ordered_by]
+        keys = [key for key in self.other if key not in (measure.ordered_by, "nodes_at_most")]
         keys = [key for key in keys if measure in depends[key][criterion]]
         return "; ".join(self._describe_change(key) for key in keys)
 

@@ -54,10 +54,10 @@ def read_settings(values: Mapping[str, str | None]) -> RunSettings:
 
 def _check_nodes(agreed: Contract | None, nodes: int | None, wait_s: int) -> None:
     """Check that options and contract order one number of nodes, and that waiting has one."""
-    if agreed and nodes and agreed.cluster.nodes not in (None, nodes):
+    if agreed and nodes and not agreed.cluster.allows(nodes):
         raise ContractError(
             f"{nodes} nodes were requested (--nodes or SEATRIAL_NODES), but contract "
-            f"{agreed.name} orders {agreed.cluster.nodes}: drop one of the two numbers"
+            f"{agreed.name} orders {agreed.cluster.nodes_text}: drop one of the two numbers"
         )
     if wait_s and not (nodes or (agreed and agreed.cluster.nodes)):
         raise ContractError(

@@ -174,8 +174,11 @@ def compare_facts(
         yield "the run was accepted, but no contract was submitted"
     nodes = cluster.get("nodes")
     count = len(nodes) if isinstance(nodes, list) else 0
-    if asked.nodes is not None and count != asked.nodes:
-        yield f"nodes of the run: {count}. Expected: {asked.nodes} (--nodes)"
+    least = asked.nodes or count
+    most = max(least, table(parse_toml(asked.contract or b""), "cluster").get("nodes_at_most", 0))
+    if not least <= count <= most:
+        allowed = f"{least} to {most}" if most > least else least
+        yield f"nodes of the run: {count}. Expected: {allowed} (--nodes)"
     if start.get("rehearsal") and not asked.rehearsal:
         yield f"the run is a rehearsal: {start['rehearsal']}. Expected: no rehearsal ({AGREED})"
     because = "the job's exit code says that the run is accepted"

@@ -94,6 +94,17 @@ NO_SENSE = [
     (ordered("nodes = 1\ngpus_per_node = { 65 = 1 }"), "4 = 4 }; found 65 = 1"),
     (ordered("gpus_per_node = { 8 = 2 }"), "expected nodes = 2, the sum of gpus_per_node's kinds"),
     (ordered("nodes = 3\ngpus_per_node = { 8 = 2 }"), "kinds, found nodes = 3"),
+    (ordered("nodes_at_most = 12"), "nodes from 2 to 11 with nodes_at_most = 12, found none"),
+    (ordered("nodes = 12\nnodes_at_most = 12"), "with nodes_at_most = 12, found 12"),
+    (ordered("nodes = 1\nnodes_at_most = 4"), "nodes from 2 to 3 with nodes_at_most = 4, found 1"),
+    (
+        ordered("nodes = 3\nnodes_at_most = 4\ngpus_per_node = { 8 = 2, 4 = 1 }"),
+        "fit one number of nodes: remove them, or nodes_at_most",
+    ),
+    (
+        ordered("nodes = 3\nnodes_at_most = 4\nparallel = {tp = 8, pp = 1, dp = 3}"),
+        "fit one number of nodes: remove them, or nodes_at_most",
+    ),
     (ordered("gpus_per_node = -1"), "'gpus_per_node': expected 0 or more or a table, found -1"),
     (ordered("save_minutes = 0"), "'save_minutes': expected more than 0, found 0"),
     (GOOD.replace("85 % of 400", "   "), "'because': expected the reason of this limit in words"),
