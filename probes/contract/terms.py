@@ -136,13 +136,9 @@ TARGET = re.compile(
 MAX_PORT = 65535  # of 16 bits
 # What HOSTS.system_differences compares and a contract may agree on, as a report names it.
 AGREEABLE = {
-    "kernel": "kernel",
-    "ofed": "ofed",
-    "vbios": "vBIOS of",
-    "nic_firmware": "firmware of",
-    "persistence": "persistence mode of",
-    "numa": "NUMA nodes of",
-}
+    "kernel": "kernel", "ofed": "ofed", "vbios": "vBIOS of", "nic_firmware": "firmware of",
+    "persistence": "persistence mode of", "numa": "NUMA nodes of",
+}  # fmt: skip
 _SOFTWARE = "ranks with different versions may compute differently, or fail"
 NEVER_AGREED = {
     **dict.fromkeys(("driver", "cuda", "torch", "nccl", "python", "ray"), _SOFTWARE),
@@ -278,12 +274,10 @@ class ClusterTerms(BaseModel):
         "a cluster.",
     )
     nodes: int | None = about(None, "Number of nodes with accelerators.", ge=1, le=MAX_NODES)
-    nodes_at_most: int | None = about(
+    nodes_at_most: NodeCount | None = about(
         None,
         "Maximum number of nodes, if it may grow above `nodes`, as with an autoscaler. All nodes "
         "are tested. Not with `parallel`, or with a table in `gpus_per_node`.",
-        ge=2,
-        le=MAX_NODES,
     )
     gpus_per_node: Annotated[
         Annotated[int, Field(ge=0, le=MAX_GPUS_PER_NODE)] | dict[int, int] | None,

@@ -16,7 +16,7 @@ from reports import acceptance
 from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
 from reports.exports import check_renderings, render_all, write_all
 from reports.frames.history import is_run
-from reports.measurement import Limit, Measurement
+from reports.measurement import Limit, Measurement, Verdict
 from reports.record import SCHEMA, RunRecord
 from reports.redact import redact
 from reports.run_folder.event_log import CONTRACT, SUMS, EventReader, UnreadableRun, open_regular
@@ -290,6 +290,25 @@ def check_baseline(path: Path, agreed: Contract | None) -> None:
             )
     elif not path.is_dir():
         raise UnreadableRun(f"{path}: expected a run or a folder of runs, found none")
+
+
+def read_paths(path: Path, agreed: Contract | None) -> RunRecord:
+    """Read the run whose meetings of nodes FABRIC carries on.  Raises UnreadableRun if none can."""
+    summary = _read_sound(path)
+    record, fabric = summary.record, summary.record.results_of("FABRIC")
+    reasons = {
+        "is not of this contract": not agreed or agreed.sha256 != record.contract.sha256,
+        "cannot be verified": bool(summary.integrity.doubts or record.unverified),
+        "did not finish": record.state != "finished",
+        "has a FABRIC that failed or is not complete": record.verdict("FABRIC").rank
+        > Verdict.MARGINAL.rank,
+        "found a slow pair of nodes, or left none to test": not any(
+            "paths" in one.series for one in fabric
+        ),
+    }
+    for reason in (text for text, holds in reasons.items() if holds):
+        raise UnreadableRun(f"--paths-from {path}: the run {reason}: nothing can be carried on")
+    return record
 
 
 def _without_texts(facts: dict[str, Any]) -> dict[str, Any]:

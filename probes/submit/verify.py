@@ -56,14 +56,9 @@ def what_was_asked(options: Mapping[str, str], id: str, rehearsal: bool | None) 
         raise SubmitError(f"{options['contract']} is a draft: no run takes it")
     agreed = content is not None and is_emulated(content)
     nodes = options.get("nodes", "")
-    return Submitted(
-        id=id,
-        nonce=options.get("nonce"),
-        contract=content,
-        tier=options.get("tier"),
-        nodes=int(nodes) if nodes.isdecimal() else None,
-        rehearsal=agreed if rehearsal is None else rehearsal,
-    )
+    count = int(nodes) if nodes.isdecimal() else None
+    agreed = agreed if rehearsal is None else rehearsal
+    return Submitted(id, options.get("nonce"), content, options.get("tier"), count, agreed)
 
 
 def read_contract(name: str | None) -> bytes | None:
