@@ -174,9 +174,9 @@ def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
     counts = {node["id"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
     ordered, names = terms.match_gpus(counts), {node["id"]: node["name"] for node in cluster.nodes}
     short = [f"{names[id]} has {gpus}" for id, gpus in counts.items() if gpus != ordered[id]]
-    if terms.nodes not in (None, count):
+    if not terms.allows(count):
         do = "Start the missing nodes, or correct `nodes` in the contract (or --nodes)"
-        return Answer("nodes", f"{found}; {terms.nodes} were ordered", FAIL, ("HOSTS",), do)
+        return Answer("nodes", f"{found}; {terms.nodes_text} were ordered", FAIL, ("HOSTS",), do)
     if terms.gpus_per_node is not None and short:
         text = f"{found}; {terms.gpus_text} were ordered, but {join_names(short)}"
         do = "Check `nvidia-smi -L` on these nodes, or correct `gpus_per_node` in the contract"

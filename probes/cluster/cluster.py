@@ -30,6 +30,7 @@ from reference_trainer.launch.gang import Gang
 from reference_trainer.rank_environment import changed_variables
 from reports.numbers import quantity
 from reports.version import PACKAGES
+from scaling.collectives.paths import PathsBefore
 
 # Ray ends a driver whose head is silent for 60 s, with exit code 1 and in the middle of a line, and
 # so does a raylet that was started elsewhere.  HeadWatch notices it before: the run writes its end.
@@ -103,6 +104,7 @@ class Cluster:
         # Node id -> what was mounted at the shared folder, as HOSTS first read it.
         self.shared_mounts: dict[str, Any] = {}
         self.expected_losses: set[str] = set()  # ids of nodes
+        self.paths_before: PathsBefore | None = None  # of the run that --paths-from names
         self.kept_gang = GangKeeper(self)
         try:
             self._join()

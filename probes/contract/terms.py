@@ -134,6 +134,18 @@ TARGET = re.compile(
     rf"https?://{HOST}(:(?P<url_port>[1-9]\d*))?(/\S*)?|{HOST}:(?P<port>[1-9]\d*)", re.ASCII
 )
 MAX_PORT = 65535  # of 16 bits
+# What HOSTS.system_differences compares and a contract may agree on, as a report names it.
+AGREEABLE = {
+    "kernel": "kernel", "ofed": "ofed", "vbios": "vBIOS of", "nic_firmware": "firmware of",
+    "persistence": "persistence mode of", "numa": "NUMA nodes of",
+}  # fmt: skip
+_SOFTWARE = "ranks with different versions may compute differently, or fail"
+NEVER_AGREED = {
+    **dict.fromkeys(("driver", "cuda", "torch", "nccl", "python", "ray"), _SOFTWARE),
+    "ecc": "without ECC, wrong bits go unnoticed",
+    "clock": "all ranks wait for the GPU with the lowest clock",
+    "gpu_model": "all ranks wait for the slowest GPU; gpu_model takes a list of models",
+}
 # What people write for RDMA, and RDMA devices: no interface has such a name.
 RDMA_WORDS = re.compile(
     r"rdma|ib|infiniband|roce(v2)?|efa|(mlx5|bnxt_re|irdma|efa)_\d+", re.IGNORECASE
@@ -180,6 +192,15 @@ def _check_folder(path: str) -> str:
 
 def _check_model_files(value: list[str]) -> list[str]:
     return _check_list([_check_folder(path) for path in value])
+
+
+def _check_differences(value: list[str]) -> list[str]:
+    for name in value:
+        if why := NEVER_AGREED.get(name):
+            raise ValueError(f"{name} must be the same on all nodes, because {why}: remove it")
+        if name not in AGREEABLE:
+            raise ValueError(f"expected some of {', '.join(AGREEABLE)}, found {name!r}")
+    return _check_list(value)
 
 
 def _check_egress(value: list[str]) -> list[str]:
@@ -253,6 +274,11 @@ class ClusterTerms(BaseModel):
         "a cluster.",
     )
     nodes: int | None = about(None, "Number of nodes with accelerators.", ge=1, le=MAX_NODES)
+    nodes_at_most: NodeCount | None = about(
+        None,
+        "Maximum number of nodes, if it may grow above `nodes`, as with an autoscaler. All nodes "
+        "are tested. Not with `parallel`, or with a table in `gpus_per_node`.",
+    )
     gpus_per_node: Annotated[
         Annotated[int, Field(ge=0, le=MAX_GPUS_PER_NODE)] | dict[int, int] | None,
         BeforeValidator(_read_kinds),
@@ -260,6 +286,13 @@ class ClusterTerms(BaseModel):
         None,
         "Accelerators of each node. Where nodes differ, a table of kinds: `{ 8 = 60, 4 = 4 }` is "
         "60 nodes with 8 and 4 nodes with 4.",
+    )
+    gpus_outside_ray: int | None = about(
+        None,
+        "At most so many GPUs may be on nodes that offer Ray none, such as a desktop GPU of the "
+        "head. They count as lost GPUs where fewer nodes than `nodes` answer.",
+        ge=1,
+        le=MAX_GPUS_PER_NODE,
     )
     gpu_model: Annotated[str | list[str], AfterValidator(_check_model)] | None = about(
         None, "GPU model, as `nvidia-smi -L` prints it, or a list of allowed models."
@@ -272,6 +305,12 @@ class ClusterTerms(BaseModel):
     )
     versions: Annotated[dict[str, str], AfterValidator(_check_versions)] | None = about(
         None, 'Software versions: "2.13.0" is only this version, ">=550.54" this or a later one.'
+    )
+    agreed_differences: Annotated[list[str], AfterValidator(_check_differences)] | None = about(
+        None,
+        "What may differ between nodes: some of `"
+        + "`, `".join(AGREEABLE)
+        + "`. Such a difference is a note in the report, and no failure.",
     )
     shared: Folder | None = about(
         None,
@@ -421,6 +460,15 @@ class ClusterTerms(BaseModel):
                 raise ValueError(
                     f"expected nodes = {count}, the sum of gpus_per_node's kinds, found {found}"
                 )
+        if self.nodes_at_most:
+            if not 1 < (self.nodes or 0) < self.nodes_at_most:
+                expected = f"expected nodes from 2 to {self.nodes_at_most - 1} with nodes_at_most"
+                raise ValueError(f"{expected} = {self.nodes_at_most}, found {self.nodes or 'none'}")
+            if self.parallel or isinstance(self.gpus_per_node, dict):
+                raise ValueError(
+                    "parallel, and a table of gpus_per_node, fit one number of nodes: remove them, "
+                    "or nodes_at_most"
+                )
         if self.total_gpus:
             self.check_placement(self.total_gpus)
         return self
@@ -436,6 +484,17 @@ class ClusterTerms(BaseModel):
     def total_gpus(self) -> int:
         """Number of all accelerators that were ordered; 0 where the terms do not say it."""
         return sum(gpus * nodes for gpus, nodes in self.kinds.items())
+
+    def allows(self, nodes: int) -> bool:
+        """Return whether so many nodes are as ordered; any number is without an order."""
+        return self.nodes is None or self.nodes <= nodes <= (self.nodes_at_most or self.nodes)
+
+    @property
+    def nodes_text(self) -> str:
+        """How many nodes were ordered: `8 nodes`, `8 to 12 nodes`, or `any number of nodes`."""
+        if self.nodes_at_most:
+            return f"{self.nodes} to {self.nodes_at_most} nodes"
+        return quantity(self.nodes, "nodes") if self.nodes else "any number of nodes"
 
     @property
     def gpus_text(self) -> str:

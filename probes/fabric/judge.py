@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Any
 
 from probes.check.judging import silent_names
@@ -34,6 +33,7 @@ from scaling.collectives import line_rate
 from scaling.collectives.fault_search import FaultSearchResult, Link
 from scaling.collectives.line_rate import fit_alpha_beta, format_table, results_document
 from scaling.collectives.operations import OPERATIONS
+from scaling.collectives.paths import PathsBefore, pack_pairs, unmet_rounds
 from scaling.collectives.sweep import plateau_rows
 
 STAGED_SENDS = (
@@ -274,11 +274,6 @@ def judge_pairs(
     several = len(pairs.rails) > 1
     ways = f"on {len(pairs.rails)} rails" if several else "with one rank of each node"
     measure.covered(f"links between nodes, {ways}: {pairs.speed.coverage}")
-    possible = sum(math.comb(len(rail.ports), 2) for rail in pairs.rails)
-    if 2 * possible > len(pairs.speed.speeds):
-        missed = f"a chance of {percent(1 - len(pairs.speed.speeds) / 2 / possible)}"
-        every = f"tier soak tests every pair, tier standard up to {MATRIX_NODES} nodes"
-        measure.covered(f"one bad path between two nodes is missed with {missed}: {every}")
     if pairs.at_once:
         judge_rails_at_once(pairs, pairs.at_once, measure)
     elif several:
@@ -295,6 +290,26 @@ def judge_pairs(
         if {a, b} <= places.keys()
     ]
     measure.series("pairs", {"nodes": nodes, "cells": cells, "typical": pairs.speed.typical})
+
+
+def record_paths(pairs: PairSearch, before: PathsBefore | None, measure: Recorder) -> None:
+    """Say how many pairs met, those of `before` too; list them for a run that carries on.
+
+    Nothing is carried on from a run with a slow pair.
+    """
+    rails = [sorted(rail.ports) for rail in pairs.rails]
+    every = {pair for ports in rails for pair in combinations(ports, 2)}
+    met = every & {*pairs.speed.speeds, *(before.met if before else ())}
+    if before:
+        count = f"{len(met)} of {quantity(len(every), 'pairs')} met, in this run or before"
+        measure.covered(f"{count}: carried on from the run with fingerprint {before.head}")
+    if met != every and measure.worst(check.SLOWEST_PAIR).verdict is Verdict.PASS:
+        measure.series("paths", pack_pairs(rails, met))
+    if met != every:
+        missed = f"a chance of {percent(1 - len(met) / len(every))}"
+        which = f"tier soak tests every pair, tier standard up to {MATRIX_NODES} nodes"
+        also = "and --paths-from tests other pairs than an earlier run"
+        measure.covered(f"one bad path between two nodes is missed with {missed}: {which}, {also}")
 
 
 def judge_rails_at_once(pairs: PairSearch, at_once: FaultSearchResult, measure: Recorder) -> None:
@@ -359,7 +374,8 @@ LOCATED |= {"FAB-SLOW-LINK", "FAB-SLOW-INSIDE", "FAB-SLOW-UPLINK"}
 class FabricRig:
     """Environment of FABRIC: ranks, agreed terms, link counters, and the recorder.
 
-    `watch` is None on an embedded cluster: its raylets share one host, and no link.
+    `watch` is None on an embedded cluster: its raylets share one host, and no link.  `before` is of
+    the run whose meetings of pairs are carried on.
     """
 
     gang: Gang
@@ -368,6 +384,7 @@ class FabricRig:
     tier: str
     watch: LinkWatch | None
     measure: Recorder
+    before: PathsBefore | None = None
 
     def judge_ports(self, fabric: dict[str, str]) -> list[str]:
         """Judge each node's fabric (an interface, or rdma) by its counts; return unstable nodes."""
@@ -414,8 +431,13 @@ def find_bad_nodes(
     try:
         rails = find_rails(run.rank_nodes, rig.terms.fabric, run.backend)
         at_once = has_port_for_each(rails, run, rig.terms)
-        full = meets_all(rig.tier, len({*run.rank_nodes}), len(rails) == 1 or at_once)
-        pairs = node_pairs.run_pair_search(rig.gang, rig.node_names, max_lost, full, rails, at_once)
+        one_pass, first = len(rails) == 1 or at_once, None
+        full = meets_all(rig.tier, len({*run.rank_nodes}), one_pass)
+        if rig.before and not full:
+            most = MATRIX_NODES - 1 if one_pass and rig.tier != "quick" else 1
+            first = unmet_rounds([[*rail.ports] for rail in rails], rig.before.met, most)
+        how = full, rails, at_once, first
+        pairs = node_pairs.run_pair_search(rig.gang, rig.node_names, max_lost, *how)
     except GangError:
         explain_without_pairs(rig, run, wrong)
         raise
@@ -427,6 +449,7 @@ def find_bad_nodes(
     off = judge_pair_networks(rig, run, pairs)
     slow = explain_uplinks(rig, links.unexplained(pairs, off), pairs.alone)
     judge_pairs(pairs, slow, run, measure)
+    record_paths(pairs, rig.before, measure)
     judge_pair_data(rig, run, pairs, wrong)
     measure.progress("fabric: all-reduce inside nodes")
     inside = try_inside(rig, run)

@@ -28,23 +28,8 @@ from reference_trainer.launch.gang import Gang
 from reports.numbers import percent, quantity
 from reports.record import Finding
 from scaling.collectives import fault_search, node_groups
-from scaling.collectives.fault_search import (
-    FaultSearchResult,
-    Link,
-    Pair,
-    pack_rounds,
-    round_robin,
-    search_rails,
-    typical_speed,
-)
-from scaling.collectives.node_groups import (
-    BOTH_WAYS,
-    ONE_WAY,
-    RankMeetings,
-    group_sweep,
-    own_parts,
-    pair_sweep,
-)
+from scaling.collectives.fault_search import FaultSearchResult, Link, Pair, search_rails
+from scaling.collectives.node_groups import BOTH_WAYS, ONE_WAY, RankMeetings, own_parts, pair_sweep
 
 REPEATS = 6  # tries in each direction; the fastest counts: one may lose a packet, or the CPU
 FEW_REPEATS = 2  # the same for a control: its fault is there at every try
@@ -97,6 +82,7 @@ def run_pair_search(
     full: bool = False,
     rails: list[RailRanks] | None = None,
     at_once: bool = True,
+    first: list[list[Pair]] | None = None,
 ) -> PairSearch:
     """Find links that are slow, lose packets, change data, or take a detour.
 
@@ -107,28 +93,25 @@ def run_pair_search(
     direction separately.  A link that loses more than `max_lost` of its packets is lossy.
 
     Up to 8 nodes (7 rounds), or with the `full` matrix (n - 1 rounds), every pair meets.  Otherwise
-    two or three rounds find bad nodes.
+    two or three rounds find bad nodes, or those of `first`.
     """
     rails = rails or [first_rail(gang, node_names)]
     single = _Meetings(gang, rails, max_lost)
     if len(rails) == 1 or not at_once:
-        return _search(single, full)
+        return _search(single, full, first)
     together = _Meetings(gang, rails, max_lost, is_at_once=True)
     ports = [[*rail.ports] for rail in rails]
-    all_rails = search_rails(ports, together.measure_speed, together.matrix(full), MIN_RATIO)
+    matrix = together.matrix(full)
+    all_rails = search_rails(ports, together.measure_speed, matrix, MIN_RATIO, first=first)
     one_rail = single.measure_base()
     single.trust(together)
-    found = _search(single, full)
+    found = _search(single, full, first)
     wrong = {link: found.wrong.get(link, 0) + count for link, count in together.wrong.items()}
+    wrong = {**found.wrong, **wrong}
     coverage = f"{found.speed.coverage}. {len(single.trusted) // 2} of these pairs were tested "
     coverage += "with all rails at once only, and were as fast as one rail alone"
-    return replace(
-        found,
-        speed=replace(found.speed, coverage=coverage),
-        at_once=all_rails,
-        one_rail=one_rail,
-        wrong={**found.wrong, **wrong},
-    )
+    speed = replace(found.speed, coverage=coverage)
+    return replace(found, speed=speed, at_once=all_rails, one_rail=one_rail, wrong=wrong)
 
 
 def first_rail(gang: Gang, node_names: dict[str, str]) -> RailRanks:
@@ -152,11 +135,13 @@ def run_few_pairs(
     return _search(_Meetings(gang, [few], max_lost, bad, environment, is_control=True))
 
 
-def _search(meetings: _Meetings, full: bool = False) -> PairSearch:
+def _search(
+    meetings: _Meetings, full: bool = False, first: list[list[Pair]] | None = None
+) -> PairSearch:
     ports, matrix = [[*rail.ports] for rail in meetings.rails], meetings.matrix(full)
-    speed = search_rails(ports, meetings.measure_speed, matrix, MIN_RATIO, meetings.typical)
+    speed = search_rails(ports, meetings.measure_speed, matrix, MIN_RATIO, meetings.typical, first)
     # The search for lossy links uses the same meetings: pairs are not measured again for it.
-    lossy = search_rails(ports, meetings.measure_loss, matrix)
+    lossy = search_rails(ports, meetings.measure_loss, matrix, first=first)
     found = meetings
     alone = {} if meetings.is_control else meetings.measure_alone(speed.slow_links)
     seen = found.wrong, found.lost, found.sent, found.rails
@@ -259,11 +244,11 @@ class _Meetings:
         One round for each rail, with as many pairs as in a round with all rails: what it shares
         with other rails is then free, and what it has alone is as full.
         """
-        rounds = [next(round_robin([*rail.ports]), []) for rail in self.rails]
+        rounds = [next(fault_search.round_robin([*rail.ports]), []) for rail in self.rails]
         self._meet(rounds, (ONE_WAY, BOTH_WAYS))
         self.known.update(_links_of(rounds))
-        self.typical = typical_speed(self.speeds.values(), MIN_RATIO)
-        return typical_speed(self.exchanged.values(), MIN_RATIO)[0]
+        self.typical = fault_search.typical_speed(self.speeds.values(), MIN_RATIO)
+        return fault_search.typical_speed(self.exchanged.values(), MIN_RATIO)[0]
 
     def trust(self, together: _Meetings) -> None:
         """Take over pairs that all rails at once did not slow: rail by rail they are no slower."""
@@ -313,7 +298,8 @@ class _Meetings:
         tries = {link: [0.0, *chain(*self.tries.get(link, ()))] for link in links}
         once = (link for link in links if max(tries[link]) > self.max_lost)
         once = (link for link in once if (self.lost.get(link) or 0.0) <= self.max_lost)
-        self.measure_speed(pack_rounds({(min(link), max(link)): None for link in once}))
+        again = dict.fromkeys((min(link), max(link)) for link in once)
+        self.measure_speed(fault_search.pack_rounds(again))
         return {link: float((self.lost.get(link) or 0.0) <= self.max_lost) for link in links}
 
     def _note(self, port: str, met: RankMeetings) -> None:
@@ -386,7 +372,7 @@ def run_groups(
     """Time all-reduce in disjoint groups of ranks at once; return what `group_sweep` does."""
     each = [(own,) for own in own_parts(groups, gang.size)]
     timeout_s = 2 * init_seconds(gang.size)  # all ranks connect, and then those of each group
-    return gang.run(group_sweep, None, slow, each=each, timeout=timeout_s)
+    return gang.run(node_groups.group_sweep, None, slow, each=each, timeout=timeout_s)
 
 
 def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult:

@@ -39,7 +39,8 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, measure):
             measure.covered, environment=gang_env(logs), by_local_rank=rails
         ) as gang,
     ):
-        rig = FabricRig(gang, cluster.node_names, terms, tier, watch, measure)
+        before = cluster.paths_before
+        rig = FabricRig(gang, cluster.node_names, terms, tier, watch, measure, before)
         (run_on_one_node if alone else run_probe)(rig, logs)
     judge.judge_lint(cluster.on_each_node(read_settings), cluster, terms.fabric, measure)
     controls.control_harmful_setting(cluster, terms.fabric, measure)

@@ -18,6 +18,7 @@ from probes.cluster.node_facts import SYSTEM_PARTS, software_differences, softwa
 from probes.cluster.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, GPU_IS_LOST
 from probes.cluster.shared_folder import BLIND, FolderUnknown, find_blind_nodes
 from probes.contract.contract import ClusterTerms
+from probes.contract.terms import AGREEABLE
 from probes.findings import finding, join_names, name_gpu
 from probes.hosts import criterion as check
 from probes.hosts import gpu_health
@@ -129,10 +130,10 @@ def _read_firmware(fact: Facts) -> Iterator[tuple[str, str]]:
     """Read the firmware of GPUs, by their model, and of NICs, by their board."""
     for board in fact.get("gpu_health", {}).get("boards", ()):
         if "vbios" in board:
-            yield f"vBIOS of {board.get('name') or 'GPUs'}", board["vbios"]
+            yield f"{AGREEABLE['vbios']} {board.get('name') or 'GPUs'}", board["vbios"]
     for nic in fact.get("nics", ()):
         if nic["board"] and nic["firmware"]:
-            yield f"firmware of {nic['board']}", nic["firmware"]
+            yield f"{AGREEABLE['nic_firmware']} {nic['board']}", nic["firmware"]
 
 
 def _read_settings(fact: Facts) -> Iterator[tuple[str, str]]:
@@ -141,13 +142,14 @@ def _read_settings(fact: Facts) -> Iterator[tuple[str, str]]:
     for board in boards:
         model = board.get("name") or "GPUs"
         if "persistence" in board:
-            yield f"persistence mode of {model}", "enabled" if board["persistence"] else "disabled"
+            state = "enabled" if board["persistence"] else "disabled"
+            yield f"{AGREEABLE['persistence']} {model}", state
         if "clock_mhz" in board:
             yield f"application clock of {model}", f"{board['clock_mhz']} MHz"
     for what, parts in (("GPUs", boards), ("RDMA devices", fact.get("nics", ()))):
         places = [part.get("numa", "") for part in parts]
         if places and all(places):
-            yield f"NUMA nodes of {len(places)} {what}", ", ".join(places)
+            yield f"{AGREEABLE['numa']} {len(places)} {what}", ", ".join(places)
 
 
 def find_shared_gpus(facts: Iterable[Facts]) -> list[Finding]:
@@ -257,7 +259,7 @@ def judge_hosts(
     bystanders = without_hosts_gpus(bystanders, facts)
     judge_nodes(cluster, terms, facts, bystanders, gone, measure)
     nodes = count_all_gpus(cluster, terms, facts, bystanders)
-    judge_counts(nodes, measure)
+    judge_counts(nodes, measure, kept_outside(nodes, terms, measure))
     # A bystander that does not answer may have GPUs.
     silent = _find_silent(cluster, cluster.bystanders, bystanders, measure)
     record_each(measure, check.COUNT_MISMATCHES, {}, silent)
@@ -290,9 +292,14 @@ def judge_nodes(
     """
     ordered = terms.nodes
     # A node that joined after the facts were read takes part in every job: it counts as one more.
-    count = len(facts) if ordered is None or len(facts) < ordered else len(cluster.nodes)
-    measure(check.NODES, max(count, len(facts)), limit=ordered_limit(ordered, "nodes"))
+    short = ordered is None or len(facts) < ordered
+    count = len(facts) if short else max(len(facts), len(cluster.nodes))
     silent = _find_silent(cluster, cluster.nodes, facts, measure)
+    # Of nodes that may be more than ordered, one that was not inspected is no part of the proof.
+    hidden = silent and terms.nodes_at_most and terms.allows(count)
+    limit = ordered_limit(ordered, "nodes", terms.nodes_at_most)
+    note = f"{join_names(silent)}: not inspected" if hidden else ""
+    measure(check.NODES, None if hidden else count, limit=limit, note=note)
     known = cluster.known_nodes()
     # A node that died twice has two entries.
     dead = list(dict.fromkeys(node["name"] for node in known if not node["alive"]))
@@ -306,13 +313,16 @@ def judge_nodes(
         head = next((node["address"] for node in known if node.get("head")), "")
         measure.explain(finding("HOST-MISSING", text, names, names={"head_address": head}))
     if ordered and len(facts) > ordered:
-        statement = f"{len(facts)} nodes answer. Ordered: {ordered}"
-        measure.explain(finding("HOST-EXTRA", statement))  # the extra node is not known
+        statement = f"{len(facts)} nodes answer. Ordered: {terms.nodes_text}"
+        if terms.allows(len(facts)):
+            measure.covered(statement)
+        else:
+            measure.explain(finding("HOST-EXTRA", statement))  # the extra node is not known
 
 
-def ordered_limit(count: int | None, unit: str) -> Limit | None:
+def ordered_limit(count: int | None, unit: str, most: int | None = None) -> Limit | None:
     """Build the limit that an ordered number sets; None without an order."""
-    return None if count is None else exactly(count, unit, "ordered")
+    return None if count is None else exactly(count, unit, "ordered", most)
 
 
 def _find_silent(
@@ -376,17 +386,39 @@ def count_all_gpus(
     ]
 
 
-def judge_counts(nodes: Sequence[NodeGpus], measure: Recorder) -> None:
-    """Judge each node's GPU count against the order, and its sources against each other."""
+def kept_outside(
+    nodes: Sequence[NodeGpus], terms: ClusterTerms, measure: Recorder
+) -> Sequence[NodeGpus]:
+    """Return the nodes whose GPUs are outside Ray by agreement, and note them.
+
+    Where the order is not complete, or more GPUs than agreed are outside, some of them are lost.
+    """
+    outside = [node for node in nodes if not node.member and node.mismatches]
+    is_complete = terms.nodes and len([node for node in nodes if node.member]) >= terms.nodes
+    gpus = sum(max(node.known) for node in outside)
+    if not outside or not is_complete or gpus > (terms.gpus_outside_ray or 0):
+        return ()
+    measure.note("gpus_outside_ray", gpus, "GPUs", on=join_names(node.name for node in outside))
+    return outside
+
+
+def judge_counts(
+    nodes: Sequence[NodeGpus], measure: Recorder, outside: Sequence[NodeGpus] = ()
+) -> None:
+    """Judge each node's GPU count against the order, and its sources against each other.
+
+    The GPUs of nodes `outside` are not Ray's by agreement.
+    """
     for node in nodes:
         if node.member:
             limit = ordered_limit(node.ordered, "GPUs")
             measure(check.GPUS, node.value, on=node.name, limit=limit, note=node.why_unknown)
-        measure(check.COUNT_MISMATCHES, node.mismatches, on=node.name, note=node.why_unknown)
+        count = 0 if node in outside else node.mismatches
+        measure(check.COUNT_MISMATCHES, count, on=node.name, note=node.why_unknown)
     fewer = nodes_with_fewer_gpus(nodes)
     measure(check.NODES_WITH_FEWER_GPUS, len(fewer) if nodes else None, note="no node answers")
     for node in nodes:
-        if node.is_wrong or node.name in fewer:
+        if (node.is_wrong and node not in outside) or node.name in fewer:
             measure.explain(finding("HOST-GPUS", node.sentence, [node.name]))
 
 
@@ -420,7 +452,11 @@ def judge_parity(cluster: Cluster, terms: ClusterTerms, facts: AllFacts, measure
     software = software_differences(facts, software_versions())
     several = isinstance(terms.gpu_model, list) and len(terms.gpu_model) > 1
     odd = [] if cluster.kind == "local" or several else find_odd_gpus(facts)
-    systems = find_odd_systems(facts)
+    names = tuple(AGREEABLE[one] for one in terms.agreed_differences or ())
+    found = find_odd_systems(facts)
+    systems = [one for one in found if not one.statement.startswith(names)]
+    if agreed := "; ".join(one.statement for one in found if one not in systems):
+        measure.note("agreed_differences", agreed)
     measure(check.SYSTEM_DIFFERENCES, len(systems) if facts else None, note="no node answers")
     measure.explain(systems)
     count = len(software) + len(odd)

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from probes.contract.terms import AGREEABLE
 from reports.measurement import Verdict
 from reports.orders import fill
+from reports.record import ProbeResult
 from tests.support.simulated_hosts import H100, StandInHosts, findings, not_passed, run_hosts
 
 ORDER = {"nodes": 3, "gpus_per_node": 8}
@@ -234,6 +236,62 @@ def test_other_boards_have_firmware_of_their_own() -> None:
     cluster.facts[0]["nics"][-1]["firmware"] = "1.0"  # of what has no name, nothing is known
     del cluster.facts[1]["gpu_health"]["boards"][0]["vbios"]  # an old driver
     assert run_hosts(cluster, **ORDER).verdict is Verdict.PASS
+
+
+# Differences that were agreed.
+
+
+def with_every_system_difference() -> StandInHosts:
+    cluster = StandInHosts()
+    for fact in cluster.facts:
+        fact["software"] = {**fact["software"], "kernel": "6.8.0-1021", "ofed": "24.10"}
+    odd = cluster.facts[1]
+    odd["software"] |= {"kernel": "6.8.0-1014", "ofed": "23.10"}
+    boards, nics = odd["gpu_health"]["boards"], odd["nics"]
+    boards[2] |= {"vbios": "96.00.74.00.01", "persistence": False, "numa": "1"}
+    nics[0]["firmware"] = "28.39.1002"
+    return cluster
+
+
+def note_of(result: ProbeResult) -> str:
+    return next((str(m.value) for m in result.measurements if m.name == "agreed_differences"), "")
+
+
+@pytest.mark.near_miss("HOSTS.system_differences")
+def test_differences_that_were_agreed_are_noted_and_do_not_count() -> None:
+    cluster, names = with_every_system_difference(), list(AGREEABLE)
+    result = run_hosts(cluster, **ORDER, agreed_differences=names)
+    assert result.verdict is Verdict.PASS
+    assert findings(result) == []
+    assert all(part in note_of(result) for part in AGREEABLE.values())
+    assert f"vBIOS of {H100}: 96.00.74.00.01 on n1; 96.00.89.00.01 on n0" in note_of(result)
+
+
+@pytest.mark.parametrize("name", AGREEABLE)
+def test_a_difference_counts_unless_it_is_agreed_by_its_name(name: str) -> None:
+    cluster, others = with_every_system_difference(), [one for one in AGREEABLE if one != name]
+    result = run_hosts(cluster, **ORDER, agreed_differences=others)
+    assert not_passed(result) == {"system_differences cluster": "FAIL"}
+    (found,) = result.findings
+    assert found.statement.startswith(AGREEABLE[name])
+
+
+def test_what_may_not_be_agreed_counts_with_all_the_rest_agreed() -> None:
+    cluster = StandInHosts()
+    cluster.facts[1]["gpu_health"]["boards"][2]["clock_mhz"] = 1410
+    cluster.facts[2]["software"]["driver"] = "550.54"
+    result = run_hosts(cluster, **ORDER, agreed_differences=list(AGREEABLE))
+    failed = {"system_differences cluster": "FAIL", "differences cluster": "FAIL"}
+    assert not_passed(result) == failed
+    assert note_of(result) == ""
+
+
+@pytest.mark.parametrize(("names", "shown"), [(["kernel"], True), (["kernel", "ofed"], False)])
+def test_the_doctored_node_shows_what_is_still_compared(names: list[str], shown: bool) -> None:
+    result = run_hosts(StandInHosts(), **ORDER, agreed_differences=names)
+    (control,) = (one for one in result.controls if one.name == "doctored node")
+    assert control.caught is True
+    assert ("system_differences" in control.proves) is shown
 
 
 # What is ordered of each node.
