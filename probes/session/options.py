@@ -26,33 +26,66 @@ class RunOption:
         return f"SEATRIAL_{self.key.upper()}"
 
 
-# fmt: off
 OPTIONS = (
-    RunOption("--cluster", "WHERE", "where to run: auto (the Ray cluster of this machine), "
-        "ray://host:port, or local:N (a rehearsal with N emulated nodes on this machine)"),
-    RunOption("--contract", "NAME|FILE", "the agreed criteria and limits: a file, or a name of "
-        "`seatrial contract list` (default: seatrial.toml of this folder). Without a contract, "
-        "limits are derived from the cluster, and the run is not accepted"),
-    RunOption("--tier", "TIER", "how long to test: quick, standard or soak (default: as the "
-        "contract says, else quick)"),
-    RunOption("--only", "CRITERION", "run only these criteria, such as FABRIC,GANG. The run is "
-        "then PARTIAL, and never accepted"),
-    RunOption("--nodes", "N", "how many nodes were ordered, if the contract does not say, or "
-        "allows several numbers"),
-    RunOption("--wait-for-nodes", "SECONDS", "how long to wait until all nodes of the order have "
-        "joined, such as 600 or 10m (default: 0)"),
-    RunOption("--wait-for-room", "SECONDS", "how long to wait until no other job holds "
-        "accelerators, such as 1800 or 30m (default: 0)"),
+    RunOption(
+        "--cluster",
+        "WHERE",
+        "where to run: auto (the Ray cluster of this machine), ray://host:port, or local:N (a "
+        "rehearsal with N emulated nodes on this machine)",
+    ),
+    RunOption(
+        "--contract",
+        "NAME|FILE",
+        "the agreed criteria and limits: a file, or a name of `seatrial contract list` (default: "
+        "seatrial.toml of this folder). Without a contract, limits are derived from the cluster, "
+        "and the run is not accepted",
+    ),
+    RunOption(
+        "--tier",
+        "TIER",
+        "how long to test: quick, standard or soak (default: as the contract says, else quick)",
+    ),
+    RunOption(
+        "--only",
+        "CRITERION",
+        "run only these criteria, such as FABRIC,GANG. The run is then PARTIAL, and never accepted",
+    ),
+    RunOption(
+        "--nodes",
+        "N",
+        "how many nodes were ordered, if the contract does not say, or allows several numbers",
+    ),
+    RunOption(
+        "--wait-for-nodes",
+        "SECONDS",
+        "how long to wait until all nodes of the order have joined, such as 600 or 10m "
+        "(default: 0)",
+    ),
+    RunOption(
+        "--wait-for-room",
+        "SECONDS",
+        "how long to wait until no other job holds accelerators, such as 1800 or 30m (default: 0)",
+    ),
     RunOption("--run-dir", "DIR", "new folder for this run (default: runs/<utc>-<cluster>)"),
-    RunOption("--baseline", "RUN|FOLDER", "earlier run to compare with: its run folder, or a "
-        "folder of runs. Of a folder of runs, the newest complete run of this cluster is used"),
-    RunOption("--paths-from", "RUN", "earlier run whose FABRIC tested some pairs of nodes: this "
-        "run tests pairs that did not meet there. Both need the same contract"),
+    RunOption(
+        "--baseline",
+        "RUN|FOLDER",
+        "earlier run to compare with: its run folder, or a folder of runs. Of a folder of runs, "
+        "the newest complete run of this cluster is used",
+    ),
+    RunOption(
+        "--paths-from",
+        "RUN",
+        "earlier run whose FABRIC tested some pairs of nodes: this run tests pairs that did not "
+        "meet there. Both need the same contract",
+    ),
     RunOption("--operator", "NAME", "who runs the test; the report shows this name"),
-    RunOption("--nonce", "TEXT", "text that the customer chooses before the run: a run with this "
-        "text was made afterwards"),
+    RunOption(
+        "--nonce",
+        "TEXT",
+        "text that the customer chooses before the run: a run with this text was made afterwards",
+    ),
 )
-# fmt: on
 BY_KEY = {option.key: option for option in OPTIONS}
 
 
