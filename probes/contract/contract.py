@@ -497,7 +497,7 @@ def find_gaps(
         yield tuple(dict.fromkeys(name.partition(".")[0] for name in lacking)), text
     if "SCALING.mfu" in judged:
         is_agreed = contract.limit("SCALING", "mfu") is not None
-        if lacks := lacks_speed_limit(models or terms.gpu_model, is_agreed=is_agreed):
+        if lacks := lacks_speed_limit(models or terms.models, is_agreed=is_agreed):
             yield ("SCALING",), lacks
     if terms.nodes is None:
         yield ("HOSTS",), "no number of nodes: write `nodes` in [cluster], or run with --nodes"

@@ -77,6 +77,7 @@ class Nodes:
     """Stands in for a cluster: on each node a function sees what that node's ranks wrote."""
 
     def __init__(self, folders: list[Path]) -> None:
+        self.facts: list[dict[str, Any]] = []
         self.folders = {f"id{at}": folder for at, folder in enumerate(folders)}
 
     def on_each_node(

@@ -10,7 +10,13 @@ import pytest
 from probes.contract.contract import parse
 from probes.fabric.controls import control_slow_inside
 from probes.fabric.judge import try_inside
-from probes.fabric.node_pairs import InsideSpeeds, find_slow_inside, judge_inside, measure_inside
+from probes.fabric.node_pairs import (
+    UNLIKE,
+    InsideSpeeds,
+    find_slow_inside,
+    judge_inside,
+    measure_inside,
+)
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Verdict
 from tests.support.controls import MemoryRecorder, recorder
@@ -134,7 +140,7 @@ def test_where_no_two_nodes_have_as_many_nothing_is_proven() -> None:
     rig: Any = SimpleNamespace(gang=None, measure=measure)
     control_slow_inside(rig, sweep_result(0.1, rank_nodes=8 * ["n0"] + ["n1"]), found)
     (control,) = measure.result("finished", 1.0).controls
-    assert (control.caught, control.saw) == (None, "no two nodes have the same number of ranks")
+    assert (control.caught, control.saw) == (None, UNLIKE)
 
 
 def test_a_gang_that_fails_inside_nodes_loses_nothing_else() -> None:
@@ -142,7 +148,7 @@ def test_a_gang_that_fails_inside_nodes_loses_nothing_else() -> None:
         raise GangError("rank 3 does not answer")
 
     measure = recorder("FABRIC")
-    rig: Any = SimpleNamespace(gang=SimpleNamespace(run=fail, size=4), measure=measure)
+    rig: Any = SimpleNamespace(gang=SimpleNamespace(run=fail, size=4), measure=measure, models={})
     assert try_inside(rig, sweep_result(0.1, rank_nodes=["n0", "n0"])) is None
     (found,) = measure.result("finished", 1.0).measurements
     assert (found.name, found.note) == (AGAINST, "rank 3 does not answer")
