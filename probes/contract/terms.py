@@ -99,10 +99,9 @@ class LaunchTerms(BaseModel):
     @model_validator(mode="after")
     def _check_guide(self) -> LaunchTerms:
         if self.document is None:
-            keys = ("sha256", "section", "values", "variables")
-            given = [key for key in keys if getattr(self, key)]
-            if given:
-                raise ValueError(f"expected `document` (the guide) with {given[0]}, found none")
+            for key in ("sha256", "section", "values", "variables"):
+                if getattr(self, key):
+                    raise ValueError(f"expected `document` (the guide) with {key}, found none")
             return self
         if self.document.startswith("http://") and self.sha256 is None:
             raise ValueError(
@@ -141,7 +140,7 @@ RDMA_WORDS = re.compile(
 )
 
 
-Models = str | list[str] | dict[str, int]  # one, names that one board may have, or kinds of nodes
+Models = str | dict[str, int] | list[str]  # one, names that one board may have, or kinds of nodes
 
 
 def _check_model(value: Models) -> Models:
@@ -153,7 +152,7 @@ def _check_model(value: Models) -> Models:
 
 
 def _read_kinds(kinds: str, read: Callable[[Any], object], value: object) -> object:
-    """Check a table of kinds of nodes; `read` turns a key, a text in TOML, into what it means."""
+    """Check a table of kinds of nodes; `read` turns a key into what it means, if it is right."""
     if not isinstance(value, dict):
         return value
     known, counts = [*map(read, value)], value.values()
@@ -164,13 +163,9 @@ def _read_kinds(kinds: str, read: Callable[[Any], object], value: object) -> obj
     return dict(zip(known, counts, strict=True))
 
 
-def _read_gpus(key: object) -> int:
-    """Read the GPUs of a node; 0 for what is no such number."""
-    gpus = int(text) if (text := str(key)).isdecimal() else 0
-    return gpus if gpus <= MAX_GPUS_PER_NODE else 0
-
-
-GPU_KINDS = partial(_read_kinds, "GPUs = nodes, such as { 8 = 60, 4 = 4 }", _read_gpus)
+# TOML has texts as keys.
+COUNTS = {key: gpus for gpus in range(1, MAX_GPUS_PER_NODE + 1) for key in (gpus, str(gpus))}
+GPU_KINDS = partial(_read_kinds, "GPUs = nodes, such as { 8 = 60, 4 = 4 }", COUNTS.get)
 MODEL_KINDS = partial(_read_kinds, 'model = nodes, such as { "NVIDIA H200" = 4 }', str)
 
 
@@ -186,10 +181,6 @@ def _check_folder(path: str) -> str:
     if not path.startswith("/") or clean(path) != path:
         raise ValueError(f"expected an absolute path on every node, found {path!r}")
     return path
-
-
-def _check_model_files(value: list[str]) -> list[str]:
-    return _check_list([_check_folder(path) for path in value])
 
 
 def _check_egress(value: list[str]) -> list[str]:
@@ -296,7 +287,7 @@ class ClusterTerms(BaseModel):
     egress: Annotated[list[str], AfterValidator(_check_egress)] | None = about(
         None, "Servers that all nodes must reach, for downloads: `https://host/...` or `host:port`."
     )
-    model_files: Annotated[list[str], AfterValidator(_check_model_files)] | None = about(
+    model_files: Annotated[list[Folder], AfterValidator(_check_list)] | None = about(
         None, "Folders and files that must be the same on each node."
     )
     dcgm_diag: bool = about(
@@ -491,12 +482,8 @@ class ClusterTerms(BaseModel):
     def overrides(self, other: dict[str, Any]) -> list[str]:
         """Return the keys whose value differs from `other`, terms without None values."""
         mine = redact(self.model_dump(mode="json"))  # as a record has it
-        default = ClusterTerms().model_dump(mode="json")
-        return [
-            key
-            for key in mine
-            if _without_none(mine[key]) != _without_none(other.get(key, default[key]))
-        ]
+        theirs = ClusterTerms().model_dump(mode="json") | other
+        return [key for key in mine if _without_none(mine[key]) != _without_none(theirs[key])]
 
 
 def list_kinds(kinds: Iterable[tuple[object, int]]) -> str:

@@ -163,8 +163,8 @@ def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) 
     delay_s = INSIDE_SLOWED_BY * MESSAGE_BYTES[run.backend] * factor / speed if speed else 1.0
 
     def judge_fault(trial: Trial) -> bool:
-        late = ranks[-1], delay_s
-        found = node_pairs.measure_inside(rig.gang, run.rank_nodes, late, inside.models)
+        found = node_pairs.measure_inside(rig.gang, run.rank_nodes, (ranks[-1], delay_s))
+        found = replace(found, models=inside.models)
         node_pairs.judge_inside(found, trial)
         return worst_of(found.shares(), min)[0] == victim
 

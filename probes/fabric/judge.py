@@ -465,10 +465,11 @@ def meets_all(tier: str, nodes: int, one_pass: bool) -> bool:
 def try_inside(rig: FabricRig, run: SweepResult) -> InsideSpeeds | None:
     """Measure and judge the all-reduce inside nodes; None if the ranks failed in it."""
     try:
-        inside = node_pairs.measure_inside(rig.gang, run.rank_nodes, models=rig.models)
+        inside = node_pairs.measure_inside(rig.gang, run.rank_nodes)
     except GangError as error:
         rig.measure(check.ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS, None, note=str(error))
         return None
+    inside = dataclasses.replace(inside, models=rig.models)
     node_pairs.judge_inside(inside, rig.measure)
     return inside
 

@@ -400,10 +400,7 @@ def read_route(address: str, source: str | None = None) -> str:
 
 
 def read_routes(
-    gang: Gang,
-    node_names: dict[str, str],
-    links: Iterable[Link],
-    interfaces: Mapping[Link, str],
+    gang: Gang, node_names: dict[str, str], links: Iterable[Link], interfaces: Mapping[Link, str]
 ) -> dict[Link, str]:
     """Ask each sender of these links how it reaches its receiver's address on its interface.
 

@@ -433,10 +433,7 @@ def judge_stalls(run: SweepResult, explained: bool, measure: Recorder) -> None:
     node = run.rank_nodes[stall.rank]
     on = f"rank {stall.rank} on {node}, {stall.size} bytes"
     measure(
-        check.LONGEST_STALL,
-        stall.seconds,
-        on=on,
-        samples=sum(row["samples"] for row in run.rows),
+        check.LONGEST_STALL, stall.seconds, on=on, samples=sum(row["samples"] for row in run.rows)
     )
     if measure.would_fail(check.LONGEST_STALL, stall.seconds) and not explained:
         measure.explain(stall_finding(stall, run.lost_shares))

@@ -464,11 +464,8 @@ class InsideSpeeds:
 
     def peers(self, node: str) -> list[str]:
         """List the nodes that this one is compared with, itself too."""
-        own = self._kind(node)
-        return [peer for peer in self.busbw if self._kind(peer) == own]
-
-    def _kind(self, node: str) -> tuple[int, str]:
-        return self.ranks[node], self.models.get(node, "")
+        kinds = {peer: (self.ranks[peer], self.models.get(peer)) for peer in self.busbw}
+        return [peer for peer in kinds if kinds[peer] == kinds[node]]
 
     def shares(self) -> dict[str, float]:
         """Return each node's busbw as a ratio of its typical one, where there are several nodes."""
@@ -477,10 +474,7 @@ class InsideSpeeds:
 
 
 def measure_inside(
-    gang: Gang,
-    rank_nodes: Sequence[str],
-    slow: tuple[int, float] | None = None,
-    models: Mapping[str, str] | None = None,
+    gang: Gang, rank_nodes: Sequence[str], slow: tuple[int, float] | None = None
 ) -> InsideSpeeds:
     """Run an all-reduce inside each node, all at the same time.
 
@@ -494,7 +488,6 @@ def measure_inside(
         {node: sum(results[rank][1] for rank in ranks) for node, ranks in groups.items()},
         [node for node in by_node if node not in groups],
         {node: len(ranks) for node, ranks in groups.items()},
-        models or {},
     )
 
 

@@ -9,13 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from probes.check.recorder import Recorder
-from probes.cluster.network_facts import (
-    MOST_ALL_PAIRS,
-    RDMA,
-    describe_peers,
-    list_pairs,
-    map_peers,
-)
+from probes.cluster.network_facts import MOST_ALL_PAIRS, RDMA, describe_peers, list_pairs, map_peers
 from probes.fabric import addresses as ports_of
 from probes.fabric import criterion as check
 from probes.fabric.addresses import DoctoredPort, DuplicateAddress, FabricPorts, port_name, suspects

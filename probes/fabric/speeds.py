@@ -119,10 +119,7 @@ def expected_ratio(name: str, run: SweepResult) -> float:
 
 
 def judge_collectives(
-    speeds: dict[str, CollectiveSpeed],
-    names: tuple[str, ...],
-    problem: str,
-    measure: Recorder,
+    speeds: dict[str, CollectiveSpeed], names: tuple[str, ...], problem: str, measure: Recorder
 ) -> None:
     """Judge each collective by the all-reduce, and by the agreed figure if there is one.
 

@@ -33,7 +33,6 @@ CODES = {
     GPU_IS_LOST: "HOST-GPU-LOST",
     DRIVER_MISMATCH: "HOST-DRIVER-MISMATCH",
 }
-SETTINGS = "HOST-GPU-SETTINGS"
 MIX = ". If different GPUs were ordered, write `gpu_model` as a table of kinds: model = nodes"
 MEMORY_TOLERANCE = 0.01  # boards of one model differ by less; ECC on GDDR takes 6 %
 
@@ -123,7 +122,7 @@ def find_odd_systems(facts: AllFacts, kinds: Iterable[AllFacts]) -> list[Finding
     return [
         *_find_minorities(facts, _read_kernel, "HOST-KERNEL"),
         *_find_minorities(facts, _read_firmware, "HOST-FIRMWARE"),
-        *(odd for own in kinds for odd in _find_minorities(own, _read_settings, SETTINGS)),
+        *(o for own in kinds for o in _find_minorities(own, _read_settings, "HOST-GPU-SETTINGS")),
     ]
 
 
@@ -209,20 +208,19 @@ def limit_models(facts: AllFacts, terms: ClusterTerms) -> dict[str, Limit]:
     kinds = terms.gpu_model if isinstance(terms.gpu_model, dict) else {}
     counts, limits = Counter(found.values()), {}
     for node, kind in match_kinds(kinds, found).items():
-        because = "ordered"
-        if kind:
-            short = kinds[kind] - counts[kind]
-            because += f" on {quantity(kinds[kind], 'nodes')}"
-            because += f", missing on {quantity(short, 'nodes')}" * (short > 0)
-        limits[node] = Limit(one_of=[kind] if kind else terms.models, because=because)
+        short = kinds[kind] - counts[kind] if kind else 0
+        on = f" on {quantity(kinds[kind], 'nodes')}" if kind else ""
+        on += f", missing on {quantity(short, 'nodes')}" * (short > 0)
+        limits[node] = Limit(one_of=[kind] if kind else terms.models, because=f"ordered{on}")
     return limits
 
 
-def ordered_values(
-    fact: Facts, terms: ClusterTerms, models: Limit | None
-) -> list[tuple[str, Any, Limit]]:
-    """List (measure, value, limit) of everything that is ordered of one node."""
-    values: list[tuple[str, Any, Limit]] = []
+Ordered = list[tuple[str, Any, Limit]]  # measure, value, limit
+
+
+def ordered_values(fact: Facts, terms: ClusterTerms, models: Limit | None) -> Ordered:
+    """List everything that is ordered of one node; `models` is the limit of its GPU model."""
+    values: Ordered = []
     if models:
         model = _worst_model([gpu["name"] for gpu in fact["gpus"]], models.one_of or [])
         values.append((check.GPU_MODEL, model, models))

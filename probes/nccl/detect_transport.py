@@ -223,9 +223,8 @@ def may_lack_gdr(log: Log, host: Host) -> bool:
     """
     listed = [gpu for name, gpu in log.others.test_ranks.values() if name == host.name]
     gpus, has_gdr = host.gpus or listed, TEXT["gdr_on_efa"].search
-    file, _ = host.environment.get("NCCL_TOPO_FILE", ("", ""))
-    known = has_gdr(file) or (len(gpus) > 1 and all(map(has_gdr, gpus)))
-    return not known and all("ibfabric" in name or name == "OFI" for name in host.networks)
+    on_efa = {"ibfabric" in name or name == "OFI" for name in host.networks} == {True}
+    return on_efa and not (len(gpus) > 1 and all(map(has_gdr, gpus)))
 
 
 def no_gdr_notes(log: Log) -> list[str]:

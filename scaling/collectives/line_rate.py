@@ -375,10 +375,7 @@ def select_sizes(sizes: Sequence[int], minbytes: str, maxbytes: str) -> list[int
     help="Leave larger messages out once one call takes longer than this many seconds.",
 )
 @click.option(
-    "--budget",
-    default=1.0,
-    show_default=True,
-    help="Longest time for one size, in seconds.",
+    "--budget", default=1.0, show_default=True, help="Longest time for one size, in seconds."
 )
 @click.option(
     "-J",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.support.rank_parts import Each, groups_of
 from tests.support.sweep_results import sweep_result
 
 AGAINST = "all_reduce_inside_node_against_others"
+KINDS = {"n0": "NVIDIA H200", "n1": "NVIDIA H200", "n2": "NVIDIA A100", "n3": "NVIDIA A100"}
 
 
 def inside(*speeds: float, wrong: int = 0, left_out: list[str] | None = None) -> InsideSpeeds:
@@ -152,6 +154,23 @@ def test_a_gang_that_fails_inside_nodes_loses_nothing_else() -> None:
     assert try_inside(rig, sweep_result(0.1, rank_nodes=["n0", "n0"])) is None
     (found,) = measure.result("finished", 1.0).measurements
     assert (found.name, found.note) == (AGAINST, "rank 3 does not answer")
+
+
+@pytest.mark.parametrize(
+    ("models", "last", "slowest", "verdict"),
+    [
+        pytest.param(
+            KINDS, 225, "n0", Verdict.PASS, marks=pytest.mark.near_miss(f"FABRIC.{AGAINST}")
+        ),
+        (KINDS, 150, "n3", Verdict.FAIL),
+        ({}, 225, "n2", Verdict.FAIL),
+    ],
+)
+def test_nodes_of_an_ordered_kind_are_compared_with_each_other_alone(
+    models: dict[str, str], last: float, slowest: str, verdict: Verdict
+) -> None:
+    found = replace(inside(330, 330, 225, last), models=models)
+    assert told(judged(found))[AGAINST] == (slowest, verdict)
 
 
 class Gang:
