@@ -26,7 +26,7 @@ BUDGET = {
     # around a run that no error of another plugin passes.  leftovers.py knows whose a job is, and
     # the folders of embedded clusters.
     # What a contract lacks, also of a run's GPUs.
-    "probes": 1019,  # a package of another project ends a run; a held signal is always released
+    "probes": 1020,  # a package of another project ends a run; a held signal is always released
     "probes/check": 703,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
@@ -34,7 +34,7 @@ BUDGET = {
     # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
     # measures and criteria.  The help has sections.
     # submit says which job is lost, and what a lost head means.
-    "probes/cli": 2064,  # what a template orders, which answers lack, what `again` changed
+    "probes/cli": 2065,  # what a template orders, which answers lack, what `again` changed
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -47,21 +47,21 @@ BUDGET = {
     "probes/cluster": 3383,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
     # The limit of all-to-all by nodes; what a contract lacks, for three commands.
-    "probes/contract": 1619,  # kinds of nodes; a key names its parts; limits by size; one node
+    "probes/contract": 1642,  # kinds of nodes, by GPUs and model; limits by size; one node
     "probes/environment": 819,  # boards without NVLink
     # NVLink by domain; ports on which RDMA alone passes.
-    "probes/fabric": 3850,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
+    "probes/fabric": 3853,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
     "probes/faults": 328,
     "probes/gang": 2074,  # strategies on one ordered node
-    "probes/hosts": 5372,  # which Xids follow a kill
+    "probes/hosts": 5387,  # which Xids follow a kill; nodes of each GPU model
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
     "probes/launch": 2413,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
-    "probes/nccl": 2312,  # forms of lines, phrases and texts are tables
+    "probes/nccl": 2320,  # GPUDirect on EFA by GPU; forms of lines, phrases and texts are tables
     "probes/restart": 1588,  # copies of checkpoints are links
-    "probes/scaling": 950,  # where it cannot be proven, only its data
+    "probes/scaling": 959,  # MFU of each GPU model; where it cannot be proven, only its data
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
     # submission is kept.
