@@ -132,7 +132,7 @@ NO_SENSE = [
     (ordered('egress = ["hub.example:65536"]'), "found 'hub.example:65536'"),
     (ordered('egress = ["https://hub.example:99999/"]'), "or host:port, found"),
     (ordered('egress = ["a:1", "a:1"]'), "32 entries, each once, found 2 (1 without repeats)"),
-    (ordered('model_files = ["llama"]'), "'model_files': expected an absolute path on every node"),
+    (ordered('model_files = ["llama"]'), "'model_files.0': expected an absolute path on every node"),
     (ordered('versions = {torch = "newest"}'), "'versions': torch: expected \"2.13.0\" (exactly)"),
     (ordered('versions = {torch = "<2.1"}'), "found '<2.1'"),
     (ordered('versions = {torch = ">="}'), "found '>='"),
