@@ -402,6 +402,8 @@ def _cluster_lines(settings: RunSettings, cluster: str | None) -> Iterator[str]:
         ordered += f", {quantity(gpus, 'accelerators')} each"
     elif agreed and gpus:
         ordered += f", accelerators: {agreed.cluster.gpus_text}"
+    if agreed and isinstance(agreed.cluster.gpu_model, dict):
+        ordered += f", {agreed.cluster.models_text}"
     yield from _wrap("ordered", ordered)
     yield from _wrap("needs", GPUS_FREE)
     if cluster:

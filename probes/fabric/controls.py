@@ -135,8 +135,7 @@ def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) 
     if not inside.shares():
         if inside.busbw:
             fault = "the last rank of a node begins each all-reduce late"
-            saw = "no two nodes have the same number of ranks"
-            rig.measure.control(check.SLOW_INSIDE, fault, None, saw=saw)
+            rig.measure.control(check.SLOW_INSIDE, fault, None, saw=node_pairs.UNLIKE)
         return
     victim = [*inside.shares()][-1]
     ranks = [rank for rank, node in enumerate(run.rank_nodes) if node == victim]
@@ -147,6 +146,7 @@ def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) 
 
     def judge_fault(trial: Trial) -> bool:
         found = node_pairs.measure_inside(rig.gang, run.rank_nodes, (ranks[-1], delay_s))
+        found = replace(found, models=inside.models)
         node_pairs.judge_inside(found, trial)
         return worst_of(found.shares(), min)[0] == victim
 
@@ -244,7 +244,8 @@ def control_doctored_rails(rig: FabricRig, run: SweepResult) -> None:
     def judge_fault(trial: Trial) -> None:
         for shown in (doctored, {}):
             changed = replace(run, rails={**run.rails, victim: shown})
-            judge.judge_rails(changed, rig.terms, trial)
+            for kind in judge.split_kinds(changed, rig.models):
+                judge.judge_rails(kind, rig.terms, trial)
 
     fault = f"{victim} reports a quarter of the bytes of {port}, and then no rail at all"
     unable = "" if rails else f"{victim} has no active rail"

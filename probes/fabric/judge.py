@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations, permutations
 from typing import Any
 
@@ -27,6 +27,7 @@ from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, check_ops, highes
 from probes.fabric.transport import RankLogs, keep_logs
 from probes.findings import finding, join_names
 from reference_trainer.launch.gang import Gang, GangError
+from reports.groups import group_pairs
 from reports.measurement import Limit, Verdict
 from reports.numbers import percent, quantity, size_text
 from scaling.collectives import line_rate
@@ -217,6 +218,14 @@ def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> 
         measure.explain(findings)
 
 
+def split_kinds(run: SweepResult, models: Mapping[str, str]) -> Iterator[SweepResult]:
+    """Yield the sweep with the rails of one kind of nodes after the other."""
+    for nodes in group_pairs((models.get(node, ""), node) for node in run.rails).values():
+        rates = {node: gbps for node, gbps in run.rail_gbps.items() if node in nodes}
+        rails = {node: run.rails[node] for node in nodes}
+        yield dataclasses.replace(run, rails=rails, rail_gbps=rates)
+
+
 def judge_rails(
     run: SweepResult, terms: ClusterTerms, measure: Recorder, installed: int | None = None
 ) -> None:
@@ -375,7 +384,8 @@ class FabricRig:
     """Environment of FABRIC: ranks, agreed terms, link counters, and the recorder.
 
     `watch` is None on an embedded cluster: its raylets share one host, and no link.  `before` is of
-    the run whose meetings of pairs are carried on.
+    the run whose meetings of pairs are carried on.  `models` are each node's GPUs, where kinds of
+    nodes were ordered: only nodes of one kind are compared.
     """
 
     gang: Gang
@@ -385,6 +395,7 @@ class FabricRig:
     watch: LinkWatch | None
     measure: Recorder
     before: PathsBefore | None = None
+    models: Mapping[str, str] = field(default_factory=dict)
 
     def judge_ports(self, fabric: dict[str, str]) -> list[str]:
         """Judge each node's fabric (an interface, or rdma) by its counts; return unstable nodes."""
@@ -475,6 +486,7 @@ def try_inside(rig: FabricRig, run: SweepResult) -> InsideSpeeds | None:
     except GangError as error:
         rig.measure(check.ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS, None, note=str(error))
         return None
+    inside = dataclasses.replace(inside, models=rig.models)
     node_pairs.judge_inside(inside, rig.measure)
     return inside
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -37,6 +37,7 @@ JOB_ROUNDS = 16  # rounds of meetings in one job
 # Longest time of one direction, or of both at the same time: each try almost too slow.
 WAY_SECONDS = REPEATS * node_groups.SLOW_TRANSFER_S
 MAX_ALONE = 16  # pairs that are measured once more without others
+UNLIKE = "no two nodes have the same number of ranks and the same GPUs"
 MIN_RATIO = 0.85  # share of the typical speed below which a link is a suspect: it is marginal there
 
 
@@ -432,13 +433,15 @@ class InsideSpeeds:
     """Busbw (GB/s) and wrong elements of the all-reduce inside each node that has several ranks.
 
     `left_out` are nodes with one rank: they have nothing to reduce.  `ranks` is their number by
-    node: only nodes with as many are compared.
+    node, `models` are the GPUs of each kind of node that was ordered: only nodes with as many ranks
+    and the same GPUs are compared.
     """
 
     busbw: dict[str, float]
     wrong: dict[str, int]
     left_out: list[str]
     ranks: dict[str, int]
+    models: Mapping[str, str] = field(default_factory=dict)
 
     def typical(self, node: str) -> float:
         """Return the busbw (GB/s) of a healthy node like this one; of two, the faster counts."""
@@ -447,7 +450,8 @@ class InsideSpeeds:
 
     def peers(self, node: str) -> list[str]:
         """List the nodes that this one is compared with, itself too."""
-        return [peer for peer in self.busbw if self.ranks[peer] == self.ranks[node]]
+        kinds = {peer: (self.ranks[peer], self.models.get(peer)) for peer in self.busbw}
+        return [peer for peer in kinds if kinds[peer] == kinds[node]]
 
     def shares(self) -> dict[str, float]:
         """Return each node's busbw as a ratio of its typical one, where there are several nodes."""
@@ -489,7 +493,7 @@ def judge_inside(inside: InsideSpeeds, measure: Recorder, *, alone: bool = False
         judge_against_others(inside, measure)
         lone = [node for node in inside.busbw if node not in inside.shares()]
         if lone and inside.shares() and not is_agreed(measure, name):
-            note = f"no other node has as many ranks: agree on [FABRIC.{name}]"
+            note = f"no other node has as many ranks and the same GPUs: agree on [FABRIC.{name}]"
             measure(f"{name}_against_others", None, on=join_names(lone), note=note)
     slowest, speed = min(inside.busbw.items(), key=lambda item: item[1])
     if alone or is_agreed(measure, name):
@@ -507,7 +511,7 @@ def judge_against_others(inside: InsideSpeeds, measure: Recorder) -> None:
     """Judge the slowest node as a share of a typical one."""
     shares, name = inside.shares(), check.ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS
     if not shares:
-        measure(name, None, note="no two nodes have the same number of ranks")
+        measure(name, None, note=UNLIKE)
         return
     slowest, share = min(shares.items(), key=lambda item: item[1])
     measure(name, share, on=slowest, samples=len(shares))
@@ -521,7 +525,7 @@ def find_slow_inside(inside: InsideSpeeds, least: float, agreed: float | None) -
     shares, findings = inside.shares(), []
     slow = [node for node, share in shares.items() if share < least]
     if is_most := 2 * len(slow) > len(shares) > 2:
-        best = max(inside.busbw, key=lambda node: inside.busbw[node])
+        best = max(inside.peers(slow[0]), key=lambda node: inside.busbw[node])
         most, possible = (
             quantity(max(inside.busbw[node] for node in of), "GB/s") for of in (slow, [best])
         )

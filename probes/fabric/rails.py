@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -200,11 +200,12 @@ def read_rails(root: str = RDMA_SYSFS) -> dict[str, dict[str, Any]]:
     }
 
 
-def count_installed(cluster: Cluster, fabric: str | None) -> int | None:
-    """Count the rails that the best node has, active or not; None if there are none to count."""
+def count_installed(cluster: Cluster, fabric: str | None, nodes: Container[str]) -> int | None:
+    """Count the rails that the best of these nodes has, active or not; None without any."""
     if fabric != "rdma":
         return None
-    return count_rails(admitted_facts(cluster.facts, cluster.on_each_node(read_ib_hca)))
+    facts = [fact for fact in cluster.facts if fact["name"] in nodes]
+    return count_rails(admitted_facts(facts, cluster.on_each_node(read_ib_hca)))
 
 
 def bytes_by_interface(

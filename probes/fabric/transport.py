@@ -107,8 +107,11 @@ class RankLogs:
                 (Path(folder) / name).write_bytes(text)
             log = read_logs(sorted(Path(folder).iterdir()))
         log.every_rank = len(logs) == len(gang.places)
-        report = judge_log(log)
         hosts = {place.host.split(".")[0]: node_names[place.node] for place in gang.places}
+        gpus = {one["name"]: [gpu["name"] for gpu in one["gpus"]] for one in self.cluster.facts}
+        for name, host in log.hosts.items():
+            host.gpus = gpus.get(hosts.get(name.split(".")[0], ""), ())
+        report = judge_log(log)
         # If a log is incomplete, its rank may be the rank that used another transport.
         missing = incomplete_files(log)
         if len(logs) < len(gang.places):

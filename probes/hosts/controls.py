@@ -145,10 +145,6 @@ def _keep_links(nvml: Any, link: int) -> int:
     return 1
 
 
-def _lose_first_link(nvml: Any, link: int) -> int:
-    return _keep_links(nvml, link) if link else 0
-
-
 def _register_for_ever(_: Any, info: Any) -> None:
     info._obj.state = IN_PROGRESS  # `info` is ctypes.byref of the structure
 
@@ -185,7 +181,7 @@ SICK_ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetEnforcedPowerLimit": lambda nvml: 7_000,  # mW; a contract agrees on more than 1 %
     "nvmlDeviceGetMaxPcieLinkWidth": lambda nvml: 16,
     "nvmlDeviceGetCurrPcieLinkWidth": lambda nvml: 1,
-    "nvmlDeviceGetNvLinkState": _lose_first_link,
+    "nvmlDeviceGetNvLinkState": lambda nvml, link: _keep_links(nvml, link) if link else 0,
     "nvmlDeviceGetGpuFabricInfoV": _register_for_ever,
     "nvmlDeviceGetMigMode": lambda nvml: [0, 0],  # MIG trains links of an A100 off
     "nvmlDeviceGetComputeMode": lambda nvml: PROHIBITED,

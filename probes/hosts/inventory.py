@@ -18,13 +18,14 @@ from probes.cluster.node_facts import SYSTEM_PARTS, software_differences, softwa
 from probes.cluster.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, GPU_IS_LOST
 from probes.cluster.shared_folder import BLIND, FolderUnknown, find_blind_nodes
 from probes.contract.contract import ClusterTerms
-from probes.contract.terms import AGREEABLE
+from probes.contract.terms import AGREEABLE, match_kinds
 from probes.findings import finding, join_names, name_gpu
 from probes.hosts import criterion as check
 from probes.hosts import gpu_health
 from probes.hosts.gpu_health import AllFacts, Facts, NodeGpus, nodes_with_fewer_gpus
 from reports.groups import group_pairs
 from reports.measurement import Limit, Measurement, Verdict
+from reports.numbers import quantity
 from reports.record import Finding
 
 CODES = {
@@ -32,6 +33,7 @@ CODES = {
     GPU_IS_LOST: "HOST-GPU-LOST",
     DRIVER_MISMATCH: "HOST-DRIVER-MISMATCH",
 }
+MIX = ". If different GPUs were ordered, write `gpu_model` as a table of kinds: model = nodes"
 MEMORY_TOLERANCE = 0.01  # boards of one model differ by less; ECC on GDDR takes 6 %
 
 
@@ -112,12 +114,15 @@ def _find_minorities(facts: AllFacts, read: Read, code: str) -> Iterator[Finding
             yield finding(code, f"{what}: {'; '.join(texts)}", list(dict.fromkeys(odd)))
 
 
-def find_odd_systems(facts: AllFacts) -> list[Finding]:
-    """Find the nodes whose kernel, OFED, firmware, or setting of GPUs is not as on most."""
+def find_odd_systems(facts: AllFacts, kinds: Iterable[AllFacts]) -> list[Finding]:
+    """Find the nodes whose kernel, OFED, firmware, or setting of GPUs is not as on most.
+
+    Settings are compared within each of the `kinds` of nodes that were ordered.
+    """
     return [
         *_find_minorities(facts, _read_kernel, "HOST-KERNEL"),
         *_find_minorities(facts, _read_firmware, "HOST-FIRMWARE"),
-        *_find_minorities(facts, _read_settings, "HOST-GPU-SETTINGS"),
+        *(o for own in kinds for o in _find_minorities(own, _read_settings, "HOST-GPU-SETTINGS")),
     ]
 
 
@@ -179,8 +184,9 @@ def _find_repeated(pairs: Iterable[tuple[str, Place]]) -> dict[str, list[Place]]
 
 def judge_order(facts: AllFacts, terms: ClusterTerms, measure: Recorder) -> None:
     """Judge each node by what the contract orders of it; the rest is not judged."""
+    models = limit_models(facts, terms)
     for fact in facts:
-        for name, value, limit in ordered_values(fact, terms):
+        for name, value, limit in ordered_values(fact, terms, models.get(fact["node"])):
             measure(name, value, on=fact["name"], limit=limit, note="the node did not report it")
             if limit.judge(value) is Verdict.FAIL:
                 text = describe_failure(fact, name, value, limit)
@@ -197,13 +203,28 @@ ORDERED: dict[Check, Callable[[Facts], float | None]] = {
 }
 
 
-def ordered_values(fact: Facts, terms: ClusterTerms) -> list[tuple[str, Any, Limit]]:
-    """List (measure, value, limit) of everything that is ordered of one node."""
-    values: list[tuple[str, Any, Limit]] = []
-    if terms.gpu_model is not None:
-        models = [terms.gpu_model] if isinstance(terms.gpu_model, str) else terms.gpu_model
-        model = _worst_model([gpu["name"] for gpu in fact["gpus"]], models)
-        values.append((check.GPU_MODEL, model, Limit(one_of=models, because="ordered")))
+def limit_models(facts: AllFacts, terms: ClusterTerms) -> dict[str, Limit]:
+    """Build the limit of each node's GPU model; where kinds were ordered, it must be of one."""
+    found = {fact["node"]: terms.kind_of(fact) for fact in facts if terms.models}
+    kinds = terms.gpu_model if isinstance(terms.gpu_model, dict) else {}
+    counts, limits = Counter(found.values()), {}
+    for node, kind in match_kinds(kinds, found).items():
+        short = kinds[kind] - counts[kind] if kind else 0
+        on = f" on {quantity(kinds[kind], 'nodes')}" if kind else ""
+        on += f", missing on {quantity(short, 'nodes')}" * (short > 0)
+        limits[node] = Limit(one_of=[kind] if kind else terms.models, because=f"ordered{on}")
+    return limits
+
+
+Ordered = list[tuple[str, Any, Limit]]  # measure, value, limit
+
+
+def ordered_values(fact: Facts, terms: ClusterTerms, models: Limit | None) -> Ordered:
+    """List everything that is ordered of one node; `models` is the limit of its GPU model."""
+    values: Ordered = []
+    if models:
+        model = _worst_model([gpu["name"] for gpu in fact["gpus"]], models.one_of or [])
+        values.append((check.GPU_MODEL, model, models))
     for name, read in ORDERED.items():
         if (least := getattr(terms, name.ordered_by)) is not None:
             values.append((name, read(fact), Limit(low=least, unit=name.unit, because="ordered")))
@@ -374,7 +395,8 @@ def count_all_gpus(
     """Count each node's GPUs by every source that is compared here."""
     sources = gpu_health.compared_sources(cluster.kind, cluster.emulated, facts)
     by_ray = {node["id"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
-    ordered = terms.match_gpus({fact["node"]: by_ray.get(fact["node"], 0) for fact in facts})
+    found = {fact["node"]: by_ray.get(fact["node"], 0) for fact in facts}
+    ordered = match_kinds(terms.gpus_per_node, found)
     members = [
         gpu_health.count_gpus(fact, by_ray.get(id := fact["node"], 0), ordered[id], sources)
         for fact in facts
@@ -448,12 +470,14 @@ def judge_duplicates(nodes: Sequence[NodeGpus], facts: AllFacts, measure: Record
 
 
 def judge_parity(cluster: Cluster, terms: ClusterTerms, facts: AllFacts, measure: Recorder) -> None:
-    """Judge that all nodes have the same software and, unless several are ordered, the same GPU."""
+    """Judge that all nodes have the same software, and all of an ordered kind the same GPUs."""
     software = software_differences(facts, software_versions())
-    several = isinstance(terms.gpu_model, list) and len(terms.gpu_model) > 1
-    odd = [] if cluster.kind == "local" or several else find_odd_gpus(facts)
+    kinds = [*group_pairs((terms.kind_of(fact), fact) for fact in facts).values()]
+    odd = [] if cluster.kind == "local" else [one for own in kinds for one in find_odd_gpus(own)]
+    if isinstance(terms.gpu_model, list) and len(terms.gpu_model) > 1:
+        odd = [one.model_copy(update={"statement": one.statement + MIX}) for one in odd]
     names = tuple(AGREEABLE[one] for one in terms.agreed_differences or ())
-    found = find_odd_systems(facts)
+    found = find_odd_systems(facts, kinds)
     systems = [one for one in found if not one.statement.startswith(names)]
     if agreed := "; ".join(one.statement for one in found if one not in systems):
         measure.note("agreed_differences", agreed)

@@ -63,9 +63,9 @@ BUDGET = {
     # A guide is judged as typed, with its variables; bytes of a job may be those of others.
     "probes/launch": 2479,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
-    "probes/nccl": 2312,  # forms of lines, phrases and texts are tables
+    "probes/nccl": 2320,  # GPUDirect on EFA by GPU; forms of lines, phrases and texts are tables
     "probes/restart": 1588,  # copies of checkpoints are links
-    "probes/scaling": 950,  # where it cannot be proven, only its data
+    "probes/scaling": 959,  # MFU of each GPU model; where it cannot be proven, only its data
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
     # submission is kept.

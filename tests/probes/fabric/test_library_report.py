@@ -11,11 +11,16 @@ from typing import Any, cast
 
 import pytest
 
+from probes.contract.contract import load
+from probes.fabric.judge import judge_transport
 from probes.fabric.sweep import gang_env
 from probes.fabric.transport import RankLogs, TransportReport, gloo_report, keep_logs
 from probes.findings import finding
 from reference_trainer.launch.worker import RankLocation
+from reports.measurement import Verdict
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, none, socket
+from tests.support.controls import recorder
+from tests.support.sweep_results import sweep_result
 
 NAMES = {"id0": "n0", "id1": "n1", "id2": "n2"}
 
@@ -77,6 +82,7 @@ class Nodes:
     """Stands in for a cluster: on each node a function sees what that node's ranks wrote."""
 
     def __init__(self, folders: list[Path]) -> None:
+        self.facts: list[dict[str, Any]] = []
         self.folders = {f"id{at}": folder for at, folder in enumerate(folders)}
 
     def on_each_node(
@@ -266,3 +272,42 @@ def test_the_ring_stays_off_nvlink_between_hosts() -> None:
 def test_real_gpus_use_nccl(on_gpu: bool, backend: str | None) -> None:
     logs = SimpleNamespace(cluster=SimpleNamespace(on_gpu=on_gpu), environment={})
     assert gang_env(cast(RankLogs, logs)).get("SEATRIAL_BACKEND") == backend
+
+
+H100, L40S = "NVIDIA H100 80GB HBM3", "NVIDIA L40S"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "gdr", "count"),
+    [
+        (8 * [H100], False, 1),
+        pytest.param(8 * [H100], True, 0, marks=pytest.mark.near_miss("FABRIC.log_errors")),
+        (8 * [L40S], False, 0),  # g6e
+        ([H100], False, 0),  # p5.4xlarge
+        ([], False, 0),
+    ],
+)
+def test_on_efa_the_gpus_decide_whether_gpudirect_must_be_there(
+    tmp_path: Path, gpus: list[str], gdr: bool, count: int
+) -> None:
+    job = Job("2.27.5", gdr=gdr, network=lambda host: "AWS Libfabric")
+    logs = written(tmp_path, job)
+    boards = [{"name": name} for name in gpus]
+    logs.cluster.facts.extend({"name": f"n{node}", "gpus": boards} for node in range(2))
+    word = logs.report(gang(), NAMES, "rdma")
+    measure = recorder("FABRIC", load("p5-efa"))
+    judge_transport(sweep_result(300, "rdma", library=word), "rdma", measure)
+    result = measure.result("finished", 1.0)
+    (errors,) = [one for one in result.measurements if one.name == "log_errors"]
+    assert (errors.value, errors.verdict) == (count, Verdict.FAIL if count else Verdict.PASS)
+    found = [one for one in result.findings if one.code == "FAB-NO-GDR"]
+    assert [one.suspects for one in found] == [["node0", "node1"]] * count
+
+
+def test_of_two_kinds_of_nodes_on_efa_those_without_gpudirect_are_named(tmp_path: Path) -> None:
+    logs = written(tmp_path, Job("2.27.5", gdr=False, network=lambda host: "AWS Libfabric"))
+    kinds = {"n0": H100, "n1": L40S}
+    logs.cluster.facts.extend({"name": n, "gpus": 4 * [{"name": one}]} for n, one in kinds.items())
+    report = logs.report(gang(), NAMES, "rdma").report
+    assert report
+    assert [(one.code, one.suspects) for one in report.findings] == [("FAB-NO-GDR", ["node0"])]

@@ -131,14 +131,58 @@ def test_of_two_kinds_with_as_many_gpus_none_is_the_odd_one() -> None:
 def with_an_h200() -> StandInHosts:
     cluster = StandInHosts(3)
     for gpu in cluster.facts[2]["gpus"]:
-        gpu |= {"name": "NVIDIA H200", "memory_gib": 140.4}
+        gpu |= {"name": H200, "memory_gib": 140.4}
     return cluster
 
 
-@pytest.mark.near_miss("HOSTS.gpu_model")
+H200 = "NVIDIA H200"
+MIXED = {"gpu_model": {H200: 1, H100: 2}, "gpu_memory_gib": 79}
+
+
+@pytest.mark.near_miss("HOSTS.gpu_model", "HOSTS.differences", "HOSTS.gpu_memory")
 def test_two_models_that_were_both_ordered_are_no_difference() -> None:
-    both = run_hosts(with_an_h200(), **ORDER, gpu_model=[H100, "NVIDIA H200"])
-    assert both.verdict is Verdict.PASS
+    assert run_hosts(with_an_h200(), **ORDER, **MIXED).verdict is Verdict.PASS
+
+
+def test_fewer_nodes_of_a_model_than_were_ordered_are_named() -> None:
+    result = run_hosts(StandInHosts(3), **ORDER, gpu_model={H200: 2, H100: 1})
+    assert not_passed(result) == {"gpu_model n1": "FAIL", "gpu_model n2": "FAIL"}
+    assert findings(result) == [("HOST-GPU-MODEL", ["n1"]), ("HOST-GPU-MODEL", ["n2"])]
+    assert result.findings[0].statement == (
+        f"GPU model on n1: {H100}. Expected: {H200} (ordered on 2 nodes, missing on 2 nodes)"
+    )
+
+
+def test_a_node_of_two_ordered_models_is_of_no_kind() -> None:
+    cluster = with_an_h200()
+    cluster.facts[2]["gpus"][0]["name"] = H100
+    failed = not_passed(run_hosts(cluster, **ORDER, **MIXED))
+    assert failed == {"gpu_model n2": "FAIL", "differences cluster": "FAIL"}
+
+
+def test_nodes_of_an_ordered_kind_are_compared_with_each_other_alone() -> None:
+    cluster = with_an_h200()
+    for board in cluster.facts[2]["gpu_health"]["boards"]:
+        board |= {"name": H200, "numa": "0", "clock_mhz": 1830}
+    assert run_hosts(cluster, **ORDER, **MIXED).verdict is Verdict.PASS
+    cluster.facts[1]["gpu_health"]["boards"][3]["numa"] = "1"
+    cluster.facts[1]["gpus"][3]["memory_gib"] = 94.0
+    result = run_hosts(cluster, **ORDER, **MIXED)
+    failed = {"differences cluster": "FAIL", "system_differences cluster": "FAIL"}
+    assert not_passed(result) == failed
+    assert ("GPU memory: 94 GiB on n1; 79.65 GiB on n0, n1") in result.findings[1].statement
+
+
+def test_a_list_has_names_of_one_model_and_orders_no_mix() -> None:
+    result = run_hosts(with_an_h200(), **ORDER, gpu_model=[H100, H200])
+    assert not_passed(result) == {"differences cluster": "FAIL"}
+    assert findings(result) == [("HOST-GPU-MODEL", ["n2"])] * 2
+    assert "write `gpu_model` as a table of kinds" in result.findings[0].statement
+
+
+@pytest.mark.near_miss("HOSTS.differences")
+def test_a_list_of_names_passes_where_all_boards_have_one_of_them() -> None:
+    assert run_hosts(StandInHosts(), **ORDER, gpu_model=[H100, H200]).verdict is Verdict.PASS
 
 
 def test_a_better_model_than_was_ordered_is_another() -> None:
