@@ -22,7 +22,7 @@ from probes.cluster.room import busy_accelerators
 from probes.cluster.shared_folder import find_folder_problem
 from probes.contract.contract import NOT_ACCEPTED, Contract, find_gaps
 from probes.contract.derived_limits import list_slips
-from probes.contract.terms import ClusterTerms
+from probes.contract.terms import ClusterTerms, match_kinds
 from probes.findings import join_names
 from probes.launch.shell import describe_typist, why_no_other_user, why_not_typed
 from probes.requirements import DISTRIBUTION, lacking_sentence, missing_feature
@@ -172,11 +172,12 @@ def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
         return Answer("nodes", found, FAIL, run_order(), do)
     found = f"{quantity(count, 'nodes')}, {quantity(size, cluster.resource + 's')}"
     counts = {node["id"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
-    ordered, names = terms.match_gpus(counts), {node["id"]: node["name"] for node in cluster.nodes}
+    ordered = match_kinds(terms.gpus_per_node, counts)
+    names = {node["id"]: node["name"] for node in cluster.nodes}
     short = [f"{names[id]} has {gpus}" for id, gpus in counts.items() if gpus != ordered[id]]
-    if terms.nodes not in (None, count):
+    if not terms.allows(count):
         do = "Start the missing nodes, or correct `nodes` in the contract (or --nodes)"
-        return Answer("nodes", f"{found}; {terms.nodes} were ordered", FAIL, ("HOSTS",), do)
+        return Answer("nodes", f"{found}; {terms.nodes_text} were ordered", FAIL, ("HOSTS",), do)
     if terms.gpus_per_node is not None and short:
         text = f"{found}; {terms.gpus_text} were ordered, but {join_names(short)}"
         do = "Check `nvidia-smi -L` on these nodes, or correct `gpus_per_node` in the contract"

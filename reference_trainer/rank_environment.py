@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 from urllib.parse import quote
@@ -54,6 +54,17 @@ def set_variables(variables: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+@contextlib.contextmanager
+def changed_variables(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """Set these variables for a while, as `set_variables`; then restore what was there."""
+    before = {name: os.environ.get(name) for name in variables}
+    set_variables(variables)
+    try:
+        yield
+    finally:
+        set_variables(before)
 
 
 def bind_gloo() -> None:
@@ -265,6 +276,14 @@ SAFE = "/:.,+-@[]"  # as they are: addresses, paths, UUIDs and ranges stay reada
 JOB_VARIABLE = "TRAINING_JOB"  # the job's name: all that a rank starts inherits it
 PLACE_VARIABLES = (
     "NODE_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", JOB_VARIABLE,
+)  # fmt: skip
+# Variables that change how fast or how safely a job communicates; none of them holds a secret.
+OF_NCCL = """ALGO BUFFSIZE CHECK_POINTERS CROSS_NIC CUMEM_ENABLE IB_DISABLE IB_GID_INDEX IB_HCA
+IB_TIMEOUT MAX_CTAS MAX_NCHANNELS MIN_NCHANNELS MNNVL_ENABLE NET NET_GDR_LEVEL NET_GDR_READ
+NET_PLUGIN NTHREADS NVLS_ENABLE P2P_DISABLE P2P_LEVEL PROTO PXN_DISABLE SHM_DISABLE SOCKET_IFNAME"""
+TUNING_VARIABLES = (
+    *(f"NCCL_{name}" for name in OF_NCCL.split()), "GLOO_SOCKET_IFNAME", "CUDA_LAUNCH_BLOCKING",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
 CONNECT_SECONDS = 10
 

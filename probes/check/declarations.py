@@ -248,9 +248,9 @@ def wrong_data(name: str, unit: str, because: str, **options: Any) -> Check:
     return none_of(name, unit, because, of_data=True, **options)
 
 
-def exactly(count: float, unit: str, because: str) -> Limit:
-    """Build a limit with one allowed value."""
-    return Limit(low=count, high=count, unit=unit, because=because)
+def exactly(count: float, unit: str, because: str, most: float | None = None) -> Limit:
+    """Build a limit with one allowed value, or with all from `count` to `most`."""
+    return Limit(low=count, high=most or count, unit=unit, because=because)
 
 
 class ControlRow(Named):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from probes.check.declarations import Check, Circumstances, one_node_ordered
 from probes.check.recorder import Recorder, Trial
 from probes.findings import finding, join_names
+from reference_trainer.launch.gang import GangError
 from reports.groups import group_pairs
 from reports.measurement import Limit
 from reports.numbers import Value, quantity
@@ -136,7 +137,8 @@ def plant(
     returns means nothing) if the fault was found in another place than where it was planted; where
     that is known before, it is not `located`.  Its findings must name all `suspects`.  `saw` is
     what was seen of the fault, and `unable` why it could not be planted: the control then proves
-    nothing.  `without` are measures that the fault cannot make fail here.
+    nothing.  `without` are measures that the fault cannot make fail here.  Ranks that fail
+    meanwhile prove nothing either.
     """
     if unable:
         measure.control(control, fault, None, saw=unable)
@@ -146,7 +148,11 @@ def plant(
         for name, value in judge.items():
             trial(name, value)
     else:
-        located = judge(trial) is not False and located
+        try:
+            located = judge(trial) is not False and located
+        except GangError as error:
+            measure.control(control, fault, None, saw=str(error))
+            return
     named = {suspect for one in trial.findings for suspect in one.suspects}
     located = located and named.issuperset(suspects)
     measure.control(control, fault, trial, located=located, saw=saw, without=without)

@@ -140,6 +140,12 @@ class Recorder:
         """Return whether a measure was recorded at all."""
         return any(one.name == name for one in self._recorded["measurement"])
 
+    def worst(self, name: str) -> Measurement:
+        """Return a measure's worst judged measurement; without a value if it was never measured."""
+        found = [one for one in self._recorded["measurement"] if one.name == name and one.judged]
+        never = Measurement(name=name, note="nothing was measured with the planted fault")
+        return max(found, key=lambda one: one.severity, default=never)
+
     def explain(self, *findings: Finding | Iterable[Finding]) -> None:
         """Record findings; those without a reproduce command get the probe's."""
         for item in findings:
@@ -211,12 +217,6 @@ class Trial(Recorder):
     def findings(self) -> list[Finding]:
         """Findings so far."""
         return list(self._recorded["finding"])
-
-    def worst(self, name: str) -> Measurement:
-        """Return a measure's worst judged measurement; without a value if it was never measured."""
-        found = [one for one in self._recorded["measurement"] if one.name == name and one.judged]
-        never = Measurement(name=name, note="nothing was measured with the planted fault")
-        return max(found, key=lambda one: one.severity, default=never)
 
     def control(self, name: str, fault: str, trial: Trial | None, **_: Any) -> None:
         """Refuse a control inside a control: raise TypeError."""

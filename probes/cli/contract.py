@@ -99,12 +99,11 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     if loaded.draft:
         yield "draft", END_DRAFT
     yield "tier", loaded.tier
-    nodes = quantity(terms.nodes, "nodes") if terms.nodes else "any number of nodes"
     each = terms.gpus_per_node
     gpus = f"{terms.gpus_text}:" if isinstance(each, dict) else f"{each} x"
     gpus = "any number of" if each is None else gpus
-    model = terms.gpu_model or "GPUs (any model)"
-    yield "ordered", f"{nodes}, {gpus} {model if isinstance(model, str) else ' or '.join(model)}"
+    models = terms.models_text or "GPUs (any model)"
+    yield "ordered", f"{terms.nodes_text}, {gpus} {models}"
     fabric = terms.fabric or "not in the contract: read from the cluster"
     if terms.line_rate_gbps:
         fabric = f"{fabric}, {terms.rail_count} x {terms.line_rate_gbps:g} Gbit/s per node"

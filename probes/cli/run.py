@@ -396,10 +396,14 @@ def _cluster_lines(settings: RunSettings, cluster: str | None) -> Iterator[str]:
     nodes = settings.nodes or (agreed.cluster.nodes if agreed else None)
     gpus = agreed.cluster.gpus_per_node if agreed else None
     ordered = quantity(nodes, "nodes") if nodes else "number of nodes not given"
+    if agreed and (most := agreed.cluster.nodes_at_most):
+        ordered = f"{nodes} to {most} nodes"
     if isinstance(gpus, int):
         ordered += f", {quantity(gpus, 'accelerators')} each"
     elif agreed and gpus:
         ordered += f", accelerators: {agreed.cluster.gpus_text}"
+    if agreed and isinstance(agreed.cluster.gpu_model, dict):
+        ordered += f", {agreed.cluster.models_text}"
     yield from _wrap("ordered", ordered)
     yield from _wrap("needs", GPUS_FREE)
     if cluster:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reports.record import ProbeResult
     from scaling.loss.ladder_result import Ladder
 
-LADDER_OPTIONS = tuple(key for key in BY_KEY if key != "only")
+LADDER_OPTIONS = tuple(key for key in BY_KEY if key not in ("only", "paths_from"))
 MAX_NODES = 10**6  # that a user may ask for
 LADDER_PREFIX = "ladder"  # a number follows in the file name where a probe ran twice
 

@@ -6,7 +6,6 @@ cluster raises ClusterUnreachable with a hint.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,12 +27,15 @@ from probes.cluster.node_watch import NodeState
 from probes.cluster.ray_internals import read_draining
 from probes.findings import join_names
 from reference_trainer.launch.gang import Gang
+from reference_trainer.rank_environment import changed_variables
 from reports.numbers import quantity
 from reports.version import PACKAGES
+from scaling.collectives.paths import PathsBefore
 
 # Ray ends a driver whose head is silent for 60 s, with exit code 1 and in the middle of a line, and
 # so does a raylet that was started elsewhere.  HeadWatch notices it before: the run writes its end.
-PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "3600")
+# So Ray, in this process alone, waits for a lost head longer than the run does.
+PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "3600"}
 SPARE_PREFIX = "seatrial_spare_"  # prefix of the resource that only a spare raylet has
 HEAD_RESOURCE = "node:__internal_head__"  # which only the head's node has
 ROOT = Path(__file__).resolve().parents[2]  # holds the packages, in a checkout as in an install
@@ -89,20 +91,6 @@ def is_spare(node: Mapping[str, Any]) -> bool:
     return any(name.startswith(SPARE_PREFIX) for name in node["Resources"])
 
 
-@contextmanager
-def _patience() -> Iterator[None]:
-    """Let Ray, in this process alone, wait for a lost head longer than the run does."""
-    name, seconds = PATIENCE
-    old = os.environ.get(name)
-    os.environ[name] = seconds
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
-        if old is not None:
-            os.environ[name] = old
-
-
 class Cluster:
     """A joined cluster.  `kind` is ray (auto), client (ray://) or local (embedded)."""
 
@@ -116,6 +104,7 @@ class Cluster:
         # Node id -> what was mounted at the shared folder, as HOSTS first read it.
         self.shared_mounts: dict[str, Any] = {}
         self.expected_losses: set[str] = set()  # ids of nodes
+        self.paths_before: PathsBefore | None = None  # of the run that --paths-from names
         self.kept_gang = GangKeeper(self)
         try:
             self._join()
@@ -123,7 +112,7 @@ class Cluster:
             self.close()
             raise
 
-    @_patience()  # Ray may read its variables when it is imported
+    @changed_variables(PATIENCE)  # Ray may read its variables when it is imported
     def _join(self) -> None:
         import ray
 

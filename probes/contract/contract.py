@@ -497,8 +497,10 @@ def find_gaps(
         yield tuple(dict.fromkeys(name.partition(".")[0] for name in lacking)), text
     if "SCALING.mfu" in judged:
         is_agreed = contract.limit("SCALING", "mfu") is not None
-        if lacks := lacks_speed_limit(models or terms.gpu_model, is_agreed=is_agreed):
-            yield ("SCALING",), lacks
+        is_mix = isinstance(terms.gpu_model, dict)  # then each model needs a limit of its own
+        for named in [[one] for one in terms.models] if is_mix else [models or terms.models]:
+            if lacks := lacks_speed_limit(named, is_agreed=is_agreed):
+                yield ("SCALING",), lacks
     if terms.nodes is None:
         yield ("HOSTS",), "no number of nodes: write `nodes` in [cluster], or run with --nodes"
     if terms.gpus_per_node is None and contract.judges("HOSTS", "gpus"):

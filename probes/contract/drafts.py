@@ -19,6 +19,7 @@ from probes.contract.derived_limits import DERIVED_EFFICIENCY, detect_fabric
 from probes.contract.limits import LimitTerms, ring_limit
 from probes.contract.terms import VERSION, ClusterTerms
 from probes.environment.checks import admitted_facts, count_rails
+from reports.groups import group_pairs
 from reports.measurement import Limit
 from reports.numbers import percent
 from reports.record import TIERS, RunRecord
@@ -57,6 +58,9 @@ def value_text(value: Any) -> str:
     """Write a value as a contract file has it."""
     if isinstance(value, list):
         return f"[{', '.join(map(value_text, value))}]"
+    if isinstance(value, dict):
+        pairs = (f"{toml_text(str(key))} = {value_text(each)}" for key, each in value.items())
+        return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, float):
         return f"{value:.15g}"
     if isinstance(value, bool):
@@ -159,6 +163,9 @@ def read_answer(key: str, text: str) -> Any:
     """Convert an answer to the value of its key.  Raises ValueError with one sentence."""
     if key not in (*COUNTS, *NUMBERS):
         words = [word.strip() for word in text.split(",")]
+        if key == "gpu_model" and "=" in text:
+            pairs = [word.rpartition("=") for word in words]
+            return {kind.strip(): int(n) if n.strip().isdecimal() else n for kind, _, n in pairs}
         if key == "gpu_model" and len(words) > 1:
             return words
         return ",".join(words) if key == "fabric" else text
@@ -230,7 +237,7 @@ def _describe(name: str, answers: Mapping[str, Any]) -> str:
     rails = f"{answers['rails']} x " if answers.get("rails") else ""
     network = f"{rails}{answers['line_rate_gbps']:g} Gbit/s"
     models = answers["gpu_model"]
-    model = " or ".join(models) if isinstance(models, list) else models
+    model = models if isinstance(models, str) else " or ".join(models)
     return f"{name}: {answers['gpus_per_node']} x {model} per node, {network}"
 
 
@@ -240,7 +247,7 @@ REMOVE = "no run takes this contract before this line is removed"
 def list_odd(terms: Mapping[str, Any]) -> Iterator[str]:
     """Yield what of these terms no usual node has, as the shipped contracts say of its GPU."""
     models, gpus = terms.get("gpu_model") or [], terms.get("gpus_per_node")
-    models = [models] if isinstance(models, str) else models
+    models = [models] if isinstance(models, str) else [*models]
     model = " or ".join(models) or "GPUs"
     usual = [one for name in shipped_contracts() if (one := load(name).cluster).gpu_model in models]
     counts = sorted({gpus for one in usual for gpus in one.kinds}) or [1, 2, 4, 8, 16]
@@ -292,7 +299,7 @@ def draft_contract(record: RunRecord, run: str) -> str:
 def _machine_lines(nodes: list[Facts], terms: Facts, emulated: bool) -> Iterator[Line]:
     """Yield what was ordered of each node, else what the best node has: all should have it."""
     found = [("nodes", len(nodes), "nodes that answered in that run"), *_node_lines(nodes)]
-    found += [] if emulated else _gpu_lines(nodes)
+    found += [] if emulated else _gpu_lines(nodes, terms.get("nodes") or len(nodes))
     yield "accelerators", "emulated" if emulated else "real", ""
     if emulated:
         yield "gpus_per_node", terms.get("gpus_per_node", 1), "emulated"
@@ -314,21 +321,25 @@ def _node_lines(nodes: list[Facts]) -> Iterator[Line]:
     yield "disk_gib", disk and math.floor(disk), "all disks of a node together must have this much"
 
 
-def _gpu_lines(nodes: list[Facts]) -> Iterator[Line]:
+def _gpu_lines(nodes: list[Facts], ordered: int) -> Iterator[Line]:
+    """Yield the GPUs of the best node, or of each kind: a lone node of a kind may be a mistake."""
     gpus = [(_text(fact.get("name")), _list(fact.get("gpus"))) for fact in nodes]
     count = max(len(found) for _, found in gpus)
     fewer = ", ".join(f"{len(found)} on {name}" for name, found in gpus if len(found) < count)
     yield "gpus_per_node", count or None, f"as on the node with most GPUs; {fewer}" if fewer else ""
     known = [gpu for _, found in gpus for gpu in found if isinstance(gpu, Mapping)]
     models = Counter(_text(gpu["name"]) for gpu in known if gpu.get("name")).most_common()
-    others = ", ".join(name for name, _ in models[1:])
-    model = models[0][0] if models else None
-    yield (
-        "gpu_model",
-        model,
-        f"model of most GPUs; also seen: {others}" if others else "as `nvidia-smi -L` names it",
-    )
-    memory = _best(gpu.get("memory_gib") for gpu in known)
+    model: Any = models[0][0] if models else None
+    others, comment = ", ".join(name for name, _ in models[1:]), "as `nvidia-smi -L` names it"
+    each = [{_text(_as_table(gpu).get("name")) for gpu in found} for _, found in gpus]
+    kinds = Counter(name for names in each if len(names) == 1 for name in names if name)
+    if is_mix := min(kinds.values(), default=0) > 1 < len(kinds) and kinds.total() == ordered:
+        model, comment = dict(kinds), "model = nodes that have it"
+    elif others:
+        comment = f"model of most GPUs; also seen: {others}"
+    yield "gpu_model", model, comment
+    sizes = group_pairs((_text(g.get("name")) * is_mix, g.get("memory_gib")) for g in known)
+    memory = min(filter(None, map(_best, sizes.values())), default=None)
     yield "gpu_memory_gib", memory and math.floor(memory), "each GPU must have this much"
 
 

@@ -188,19 +188,18 @@ def _share_limit(shares: tuple[float, float], figure: float, source: str, unit: 
     return Limit(low=low, marginal_low=marginal, unit=unit, source="derived", because=because)
 
 
-def lacks_speed_limit(models: str | Sequence[str] | None, *, is_agreed: bool = False) -> str:
+def lacks_speed_limit(named: Sequence[str], *, is_agreed: bool = False) -> str:
     """Say that no model gives MFU a limit, or, where a limit `is_agreed`, a value; "" if one does.
 
     Of several models the nodes may have one alone, and another may only draw a screen.
     """
-    named = [models] if isinstance(models, str) else list(models or ())
     if is_agreed:
         peakless = [model for model in named if peak_flops(model, "bf16") is None]
         text = f"no peak is known for {', '.join(peakless)}, so SCALING.mfu is not measured"
         do = "Replace [SCALING.mfu] by [SCALING.tokens_per_s]"
-        return f"{text}. {do}" if named and peakless == named else ""
+        return f"{text}. {do}" if named and peakless == [*named] else ""
     unknown = [model for model in named if derived_limit(model) is None]
-    if named and unknown != named:
+    if named and unknown != [*named]:
         return ""
     rows = read_devices().items()
     known = [name for name, one in rows if "mfu" in one.reached and " " not in name]

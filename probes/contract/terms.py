@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -98,10 +99,9 @@ class LaunchTerms(BaseModel):
     @model_validator(mode="after")
     def _check_guide(self) -> LaunchTerms:
         if self.document is None:
-            keys = ("sha256", "section", "values", "variables")
-            given = [key for key in keys if getattr(self, key)]
-            if given:
-                raise ValueError(f"expected `document` (the guide) with {given[0]}, found none")
+            for key in ("sha256", "section", "values", "variables"):
+                if getattr(self, key):
+                    raise ValueError(f"expected `document` (the guide) with {key}, found none")
             return self
         if self.document.startswith("http://") and self.sha256 is None:
             raise ValueError(
@@ -134,13 +134,28 @@ TARGET = re.compile(
     rf"https?://{HOST}(:(?P<url_port>[1-9]\d*))?(/\S*)?|{HOST}:(?P<port>[1-9]\d*)", re.ASCII
 )
 MAX_PORT = 65535  # of 16 bits
+# What HOSTS.system_differences compares and a contract may agree on, as a report names it.
+AGREEABLE = {
+    "kernel": "kernel", "ofed": "ofed", "vbios": "vBIOS of", "nic_firmware": "firmware of",
+    "persistence": "persistence mode of", "numa": "NUMA nodes of",
+}  # fmt: skip
+_SOFTWARE = "ranks with different versions may compute differently, or fail"
+NEVER_AGREED = {
+    **dict.fromkeys(("driver", "cuda", "torch", "nccl", "python", "ray"), _SOFTWARE),
+    "ecc": "without ECC, wrong bits go unnoticed",
+    "clock": "all ranks wait for the GPU with the lowest clock",
+    "gpu_model": "all ranks wait for the slowest GPU; gpu_model takes a list of models",
+}
 # What people write for RDMA, and RDMA devices: no interface has such a name.
 RDMA_WORDS = re.compile(
     r"rdma|ib|infiniband|roce(v2)?|efa|(mlx5|bnxt_re|irdma|efa)_\d+", re.IGNORECASE
 )
 
 
-def _check_model(value: str | list[str]) -> str | list[str]:
+Models = str | dict[str, int] | list[str]  # one, names that one board may have, or kinds of nodes
+
+
+def _check_model(value: Models) -> Models:
     for name in [value] if isinstance(value, str) else value:
         check_text(name, 'the name that NVML gives, such as "NVIDIA H100 80GB HBM3"')
     if not value:
@@ -148,20 +163,22 @@ def _check_model(value: str | list[str]) -> str | list[str]:
     return value
 
 
-def _read_kinds(value: object) -> object:
-    """Take the numbers of GPUs, which TOML has as keys of a table, for numbers."""
+def _read_kinds(kinds: str, read: Callable[[Any], object], value: object) -> object:
+    """Check a table of kinds of nodes; `read` turns a key into what it means, if it is right."""
     if not isinstance(value, dict):
         return value
-    known = [int(key) if str(key).isdecimal() else 0 for key in value]
-    counts = [*value.values()]
-    if not value or not all(0 < gpus <= MAX_GPUS_PER_NODE for gpus in known):
-        counts = [0]
-    if not all(type(count) is int and 0 < count <= MAX_NODES for count in counts):
-        text = ", ".join(f"{gpus} = {nodes}" for gpus, nodes in value.items()) or "nothing"
-        raise ValueError(
-            f"expected kinds of nodes, GPUs = nodes, such as {{ 8 = 60, 4 = 4 }}; found {text}"
-        )
+    known, counts = [*map(read, value)], value.values()
+    are_counts = all(type(count) is int and 0 < count <= MAX_NODES for count in counts)
+    if not (value and all(known) and are_counts):
+        text = ", ".join(f"{kind} = {nodes}" for kind, nodes in value.items()) or "nothing"
+        raise ValueError(f"expected kinds of nodes, {kinds}; found {text}")
     return dict(zip(known, counts, strict=True))
+
+
+# TOML has texts as keys.
+COUNTS = {key: gpus for gpus in range(1, MAX_GPUS_PER_NODE + 1) for key in (gpus, str(gpus))}
+GPU_KINDS = partial(_read_kinds, "GPUs = nodes, such as { 8 = 60, 4 = 4 }", COUNTS.get)
+MODEL_KINDS = partial(_read_kinds, 'model = nodes, such as { "NVIDIA H200" = 4 }', str)
 
 
 def _check_versions(value: dict[str, str]) -> dict[str, str]:
@@ -178,8 +195,13 @@ def _check_folder(path: str) -> str:
     return path
 
 
-def _check_model_files(value: list[str]) -> list[str]:
-    return _check_list([_check_folder(path) for path in value])
+def _check_differences(value: list[str]) -> list[str]:
+    for name in value:
+        if why := NEVER_AGREED.get(name):
+            raise ValueError(f"{name} must be the same on all nodes, because {why}: remove it")
+        if name not in AGREEABLE:
+            raise ValueError(f"expected some of {', '.join(AGREEABLE)}, found {name!r}")
+    return _check_list(value)
 
 
 def _check_egress(value: list[str]) -> list[str]:
@@ -253,16 +275,33 @@ class ClusterTerms(BaseModel):
         "a cluster.",
     )
     nodes: int | None = about(None, "Number of nodes with accelerators.", ge=1, le=MAX_NODES)
+    nodes_at_most: NodeCount | None = about(
+        None,
+        "Maximum number of nodes, if it may grow above `nodes`, as with an autoscaler. All nodes "
+        "are tested. Not with `parallel`, or a table in `gpus_per_node` or `gpu_model`.",
+    )
     gpus_per_node: Annotated[
         Annotated[int, Field(ge=0, le=MAX_GPUS_PER_NODE)] | dict[int, int] | None,
-        BeforeValidator(_read_kinds),
+        BeforeValidator(GPU_KINDS),
     ] = about(
         None,
         "Accelerators of each node. Where nodes differ, a table of kinds: `{ 8 = 60, 4 = 4 }` is "
         "60 nodes with 8 and 4 nodes with 4.",
     )
-    gpu_model: Annotated[str | list[str], AfterValidator(_check_model)] | None = about(
-        None, "GPU model, as `nvidia-smi -L` prints it, or a list of allowed models."
+    gpus_outside_ray: int | None = about(
+        None,
+        "At most so many GPUs may be on nodes that offer Ray none, such as a desktop GPU of the "
+        "head. They count as lost GPUs where fewer nodes than `nodes` answer.",
+        ge=1,
+        le=MAX_GPUS_PER_NODE,
+    )
+    gpu_model: (
+        Annotated[Models, BeforeValidator(MODEL_KINDS), AfterValidator(_check_model)] | None
+    ) = about(
+        None,
+        "GPU model, as `nvidia-smi -L` prints it. A list has names that this one model may have. "
+        'Where nodes differ, a table of kinds: `{ "NVIDIA H200" = 4, "NVIDIA L40S" = 2 }` is 4 '
+        "nodes with one model and 2 nodes with the other.",
     )
     gpu_memory_gib: float | None = about(None, "Minimum memory of each GPU.", gt=0, le=MAX_GIB)
     cpus_per_node: int | None = about(None, "Minimum CPUs of each node.", ge=1, le=MAX_CPUS)
@@ -273,6 +312,12 @@ class ClusterTerms(BaseModel):
     versions: Annotated[dict[str, str], AfterValidator(_check_versions)] | None = about(
         None, 'Software versions: "2.13.0" is only this version, ">=550.54" this or a later one.'
     )
+    agreed_differences: Annotated[list[str], AfterValidator(_check_differences)] | None = about(
+        None,
+        "What may differ between nodes: some of `"
+        + "`, `".join(AGREEABLE)
+        + "`. Such a difference is a note in the report, and no failure.",
+    )
     shared: Folder | None = about(
         None,
         "Folder that all nodes share. Checkpoints are saved there, and HOSTS tests it. Without "
@@ -281,7 +326,7 @@ class ClusterTerms(BaseModel):
     egress: Annotated[list[str], AfterValidator(_check_egress)] | None = about(
         None, "Servers that all nodes must reach, for downloads: `https://host/...` or `host:port`."
     )
-    model_files: Annotated[list[str], AfterValidator(_check_model_files)] | None = about(
+    model_files: Annotated[list[Folder], AfterValidator(_check_list)] | None = about(
         None, "Folders and files that must be the same on each node."
     )
     dcgm_diag: bool = about(
@@ -414,12 +459,22 @@ class ClusterTerms(BaseModel):
                 "expected gpus_per_node of 1 or more with real accelerators, found 0: a GPU "
                 'cluster needs GPUs; write accelerators = "emulated" for a rehearsal'
             )
-        if isinstance(self.gpus_per_node, dict):
-            count = sum(self.gpus_per_node.values())
+        for key in ("gpus_per_node", "gpu_model"):
+            table = getattr(self, key)
+            count = sum(table.values()) if isinstance(table, dict) else self.nodes
             if self.nodes != count:
                 found = "no `nodes`" if self.nodes is None else f"nodes = {self.nodes}"
                 raise ValueError(
-                    f"expected nodes = {count}, the sum of gpus_per_node's kinds, found {found}"
+                    f"expected nodes = {count}, the sum of {key}'s kinds, found {found}"
+                )
+        if self.nodes_at_most:
+            if not 1 < (self.nodes or 0) < self.nodes_at_most:
+                expected = f"expected nodes from 2 to {self.nodes_at_most - 1} with nodes_at_most"
+                raise ValueError(f"{expected} = {self.nodes_at_most}, found {self.nodes or 'none'}")
+            if self.parallel or {dict} & {type(self.gpus_per_node), type(self.gpu_model)}:
+                raise ValueError(
+                    "parallel, and a table of gpus_per_node or gpu_model, fit one number of nodes: "
+                    "remove them, or nodes_at_most"
                 )
         if self.total_gpus:
             self.check_placement(self.total_gpus)
@@ -437,30 +492,40 @@ class ClusterTerms(BaseModel):
         """Number of all accelerators that were ordered; 0 where the terms do not say it."""
         return sum(gpus * nodes for gpus, nodes in self.kinds.items())
 
+    def allows(self, nodes: int) -> bool:
+        """Return whether so many nodes are as ordered; any number is without an order."""
+        return self.nodes is None or self.nodes <= nodes <= (self.nodes_at_most or self.nodes)
+
+    @property
+    def nodes_text(self) -> str:
+        """How many nodes were ordered: `8 nodes`, `8 to 12 nodes`, or `any number of nodes`."""
+        if self.nodes_at_most:
+            return f"{self.nodes} to {self.nodes_at_most} nodes"
+        return quantity(self.nodes, "nodes") if self.nodes else "any number of nodes"
+
     @property
     def gpus_text(self) -> str:
         """How many accelerators: `8 per node`, or `8 on 60 nodes, 4 on 4 nodes`."""
         if isinstance(self.gpus_per_node, dict):
-            kinds = sorted(self.gpus_per_node.items(), reverse=True)
-            return ", ".join(f"{gpus} on {quantity(nodes, 'nodes')}" for gpus, nodes in kinds)
+            return list_kinds(sorted(self.gpus_per_node.items(), reverse=True))
         return f"{self.gpus_per_node} per node"
 
-    def match_gpus(self, found: Mapping[str, int]) -> dict[str, int | None]:
-        """Return how many accelerators each node must have, from what was `found` there.
+    @property
+    def models(self) -> list[str]:
+        """Names of the GPU models that were ordered; none where the terms do not say it."""
+        return [self.gpu_model] if isinstance(self.gpu_model, str) else [*(self.gpu_model or ())]
 
-        Of a table of kinds, a node first takes the kind that has as many as it.  Nodes that are no
-        such kind take the kinds that are left, most accelerators first; one too many takes None.
-        """
-        if not isinstance(self.gpus_per_node, dict):
-            return dict.fromkeys(found, self.gpus_per_node)
-        left, matched = Counter(self.gpus_per_node), dict[str, int | None]()
-        for node, gpus in found.items():
-            if left[gpus] > 0:
-                left[gpus] -= 1
-                matched[node] = gpus
-        kinds = iter(sorted(left.elements(), reverse=True))
-        odd = sorted((node for node in found if node not in matched), key=lambda node: -found[node])
-        return matched | {node: next(kinds, None) for node in odd}
+    @property
+    def models_text(self) -> str:
+        """Which GPUs: `NVIDIA H200`, or `NVIDIA H200 on 4 nodes, NVIDIA L40S on 2 nodes`."""
+        if isinstance(self.gpu_model, dict):
+            return list_kinds(self.gpu_model.items())
+        return " or ".join(self.models)
+
+    def kind_of(self, fact: Mapping[str, Any]) -> str:
+        """Name the GPU models that a node has, by its facts; "" where no kinds were ordered."""
+        found = sorted({gpu["name"] for gpu in fact["gpus"]} - {""})
+        return " and ".join(found) if isinstance(self.gpu_model, dict) else ""
 
     def check_placement(self, total: int) -> None:
         """Raise SpecError when components or parallel do not fit `total` accelerators."""
@@ -476,12 +541,31 @@ class ClusterTerms(BaseModel):
     def overrides(self, other: dict[str, Any]) -> list[str]:
         """Return the keys whose value differs from `other`, terms without None values."""
         mine = redact(self.model_dump(mode="json"))  # as a record has it
-        default = ClusterTerms().model_dump(mode="json")
-        return [
-            key
-            for key in mine
-            if _without_none(mine[key]) != _without_none(other.get(key, default[key]))
-        ]
+        theirs = ClusterTerms().model_dump(mode="json") | other
+        return [key for key in mine if _without_none(mine[key]) != _without_none(theirs[key])]
+
+
+def list_kinds(kinds: Iterable[tuple[object, int]]) -> str:
+    """List kinds of nodes: `8 on 60 nodes, 4 on 4 nodes`."""
+    return ", ".join(f"{kind} on {quantity(nodes, 'nodes')}" for kind, nodes in kinds)
+
+
+def match_kinds(order: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what each node must have, from what was `found` there: a table has kinds = nodes.
+
+    A node first takes the kind that has what it has.  Nodes that are no such kind take the kinds
+    that are left, most accelerators first; one too many takes None.
+    """
+    if not isinstance(order, dict):
+        return dict.fromkeys(found, order)
+    left, matched = Counter(order), dict[str, Any]()
+    for node, kind in found.items():
+        if left[kind] > 0:
+            left[kind] -= 1
+            matched[node] = kind
+    kinds = iter(sorted(left.elements(), reverse=True))
+    odd = sorted((n for n in found if n not in matched), key=lambda n: found[n], reverse=True)
+    return matched | {node: next(kinds, None) for node in odd}
 
 
 def _without_none(value: Any) -> Any:

@@ -122,7 +122,7 @@ SYSTEM_CONF = "/etc/nccl.conf"
 MAX_FILE_BYTES = 64 * 1024  # bytes read of one conf file
 MAX_VALUE_LENGTH = 1023  # characters NCCL keeps of a name or value in a file (src/misc/param.cc)
 PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "FI_", "UCX_")
-EXACT_NAMES = ("LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
+EXACT_NAMES = ("LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING")
 FILE_VARIABLES = ("NCCL_CONF_FILE", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")
 # Values are names, suffixes or paths (env.rst, ld.so(8)): only a path can be checked.
 LIBRARY_VARIABLES = (

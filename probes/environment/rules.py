@@ -173,14 +173,22 @@ RULES: list[Rule] = [
          "two ranks on one GPU start without an error", since=(2, 30)),
 
     # Tuning.
-    *rules_of("NCCL_ALGO NCCL_PROTO", when.is_set, WARN,
+    Rule("NCCL_PROTO", when.is_one_of("ll"), FAIL,
+         "LL sends 4 bytes of flags with each 4 bytes of data: half of the bandwidth at most"),
+    *rules_of("NCCL_MAX_NCHANNELS NCCL_MAX_CTAS", when.is_number(1), FAIL,
+              "one channel cannot load all links of a GPU"),
+    *rules_of("NCCL_ALGO NCCL_PROTO", when.negate(when.is_one_of("ll")), WARN,
           "it replaces NCCL's own choice by message size; since NCCL 2.24 a collective without this"
           " algorithm or protocol fails; LL128 corrupts data on hardware that does not support it"),
     *rules_of("NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_NRINGS NCCL_MAX_NRINGS NCCL_MIN_CTAS"
-          " NCCL_MAX_CTAS NCCL_BUFFSIZE NCCL_NTHREADS", when.is_set, WARN,
+          " NCCL_MAX_CTAS NCCL_BUFFSIZE NCCL_NTHREADS", when.negate(when.is_number(1)), WARN,
           "it overrides what this NCCL version would choose"),
     *rules_of("NCCL_CHECK_POINTERS NCCL_IGNORE_CPU_AFFINITY", when.nonzero, WARN,
           "it is meant for debugging"),
+    Rule("CUDA_LAUNCH_BLOCKING", when.nonzero, FAIL,
+         "each kernel ends before the next one starts, so data is not sent while a GPU computes"),
+    *rules_of("TORCH_NCCL_ASYNC_ERROR_HANDLING NCCL_ASYNC_ERROR_HANDLING", when.is_number(0), FAIL,
+          "no error and no timeout of NCCL ends a rank: if a node is lost, its job hangs"),
     Rule("NCCL_LAUNCH_MODE", when.is_one_of("group"), WARN, "it is deprecated since NCCL 2.9"),
 
     # Logs.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from probes.cluster.network_facts import RDMA, interfaces_of
 from probes.cluster.node_facts import rdma_ports, read_interfaces
 from probes.environment.checks import nccl_ports, read_ib_hca
 from probes.findings import join_names
+from reference_trainer.launch.gang import Gang
 from reference_trainer.process_group import joins_no_group
 from reports.groups import group_pairs
 from scaling.collectives.line_rate import active_rails
@@ -69,32 +70,30 @@ def find_duplicates(
     All arguments are by node.  `ports` holds the `address` and `mac` of its fabric port.  `macs`
     holds those of all its interfaces.  `seen` holds its neighbours (see `read_arp`).
     """
-    found = _by_inventory(ports)
+    found = [*_by_inventory(ports)]
     known = {one.address for one in found}
     more = _by_neighbours(ports, macs, seen)
     return [*found, *(one for one in more if one.address not in known)]
 
 
-def _by_inventory(ports: Mapping[str, Mapping[str, Any]]) -> list[DuplicateAddress]:
+def _by_inventory(ports: Mapping[str, Mapping[str, Any]]) -> Iterator[DuplicateAddress]:
     """Find nodes that report the same address; raylets of one machine share one port."""
     owners: dict[str, dict[str, list[str]]] = {}
     for node, port in ports.items():
         if port["address"] and port["mac"]:
             owners.setdefault(port["address"], {}).setdefault(port["mac"], []).append(node)
-    found = []
     for address, by_mac in owners.items():
         if len(by_mac) > 1:
             nodes = [node for names in by_mac.values() for node in names]
             message = f"{join_names(nodes)} have the same address {address}"
-            found.append(DuplicateAddress(address, nodes, message))
-    return found
+            yield DuplicateAddress(address, nodes, message)
 
 
 def _by_neighbours(
     ports: Mapping[str, Mapping[str, Any]],
     macs: Mapping[str, Sequence[str]],
     seen: Mapping[str, Mapping[str, str] | None],
-) -> list[DuplicateAddress]:
+) -> Iterator[DuplicateAddress]:
     """Find addresses that another machine answers for.
 
     Any port of the node may answer for its address (Linux does by default).  A router that answers
@@ -114,8 +113,7 @@ def _by_neighbours(
                 wrong += 1
                 foreign.setdefault(mac, {}).setdefault(address, []).append(observer)
     if wrong > right:
-        return []
-    found = []
+        return
     for mac, addresses in foreign.items():
         others = [node for node, known in macs.items() if mac in known]
         if len(addresses) > 1 and not others:
@@ -126,8 +124,7 @@ def _by_neighbours(
                 f"{who} ({mac}) answers ARP requests of {join_names(observers)} for {address}, "
                 f"the address of {owner[address]}"
             )
-            found.append(DuplicateAddress(address, [owner[address], *others], message))
-    return found
+            yield DuplicateAddress(address, [owner[address], *others], message)
 
 
 DOCTORED_BYTES = 93  # a control's node reports an MTU larger by this: no network has two so near
@@ -269,6 +266,33 @@ def find_rails(rank_nodes: Sequence[str], fabric: str | None, backend: str) -> l
 def ranks_by_node(rank_nodes: Sequence[str]) -> dict[str, list[int]]:
     """List the ranks of each node, in order."""
     return group_pairs((node, rank) for rank, node in enumerate(rank_nodes))
+
+
+def first_ranks(gang: Gang, node_names: Mapping[str, str]) -> dict[str, int]:
+    """Return the first rank of each node, by the node's name."""
+    nodes = [node_names[place.node] for place in gang.places]
+    return {node: ranks[0] for node, ranks in ranks_by_node(nodes).items()}
+
+
+def ask_first_ranks(
+    gang: Gang,
+    ranks: Mapping[str, int],
+    function: Callable[..., Any],
+    *arguments: Any,
+    timeout: float,
+    each: Mapping[str, Sequence[object]] | None = None,
+) -> dict[str, Any]:
+    """Call a function on these ranks, by node, or on those that `each` has more arguments for."""
+    asked = {name: rank for name, rank in ranks.items() if each is None or name in each}
+    if not asked:
+        return {}
+    more = {rank: each[name] for name, rank in asked.items()} if each else {}
+    by_rank, groups = (
+        [more.get(r, ()) for r in range(len(gang.places))],
+        [[r] for r in asked.values()],
+    )
+    results = gang.run(function, *arguments, timeout=timeout, each=by_rank, groups=groups)
+    return dict(zip(asked, results, strict=True))
 
 
 def port_name(rail: str, node: str) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +32,7 @@ from probes.fabric.sweep import (
 from probes.fabric.transport import RankLogs
 from probes.findings import join_names
 from reference_trainer.launch.gang import Gang, GangError
-from reference_trainer.rank_environment import LEADING
+from reference_trainer.rank_environment import LEADING, changed_variables
 from reports.measurement import Verdict
 from reports.numbers import percent, quantity, size_text
 from scaling.collectives.line_rate import line_rate, ring_latency
@@ -46,20 +44,6 @@ from scaling.collectives.sweep import Delay
 DATA_SLOWED_BY = 3.0
 CORRUPT_BYTES = 1 << 16  # size of each collective whose result is changed
 STALLED_BY = 1.5  # times the limit of a stall: beyond any doubt
-
-
-def plant_on_ranks(
-    measure: Recorder,
-    control: str,
-    fault: str,
-    judge_fault: Callable[[Trial], bool | None],
-    without: Container[str] = (),
-) -> None:
-    """Judge a fault that ranks show by `plant`; if they fail meanwhile, nothing is proven."""
-    try:
-        plant(measure, control, fault, judge_fault, without=without)
-    except GangError as error:
-        measure.control(control, fault, None, saw=str(error))
 
 
 def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) -> None:
@@ -82,10 +66,8 @@ def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) 
 
 def control_late_call(rig: FabricRig, run: SweepResult) -> None:
     """Check that one call that a rank begins late is found: all others stall in it."""
-    bad_rank, late_s = (
-        rig.gang.size - 1,
-        STALLED_BY * highest(rig.measure, check.LONGEST_STALL, 0.0),
-    )
+    bad_rank = rig.gang.size - 1
+    late_s = STALLED_BY * highest(rig.measure, check.LONGEST_STALL, 0.0)
 
     def judge_fault(trial: Trial) -> None:
         delay = Delay([bad_rank], late_s)
@@ -93,7 +75,7 @@ def control_late_call(rig: FabricRig, run: SweepResult) -> None:
         links.judge_stalls(replace(run, rows=rows["all_reduce"]), False, trial)
 
     fault = f"rank {bad_rank} begins one all-reduce {late_s:.2g} s after the other ranks"
-    plant_on_ranks(rig.measure, check.LATE_CALL, fault, judge_fault)
+    plant(rig.measure, check.LATE_CALL, fault, judge_fault)
 
 
 def control_slow_collective(rig: FabricRig, run: SweepResult) -> None:
@@ -114,7 +96,7 @@ def control_slow_collective(rig: FabricRig, run: SweepResult) -> None:
 
     fault = f"ranks {late[0]} and above begin each {' and '.join(names)} "
     fault += f"{quantity(delay_s, 's', 2)} late"
-    plant_on_ranks(rig.measure, check.SLOW_COLLECTIVE, fault, judge_fault)
+    plant(rig.measure, check.SLOW_COLLECTIVE, fault, judge_fault)
 
 
 LATE_BY = 6.0  # a third of the ranks or more wait: the mean is twice what the limit allows
@@ -142,7 +124,7 @@ def control_late_ring(rig: FabricRig, run: SweepResult) -> None:
 
     long = quantity(max(late_s.values()), "s", 2)
     fault = f"ranks {late[0]} and above begin each all-reduce up to {long} late"
-    plant_on_ranks(rig.measure, check.LATE_RING, fault, judge_fault)
+    plant(rig.measure, check.LATE_RING, fault, judge_fault)
 
 
 INSIDE_SLOWED_BY = 2.0  # times the time of a call: the node then has a third of the speed
@@ -153,8 +135,7 @@ def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) 
     if not inside.shares():
         if inside.busbw:
             fault = "the last rank of a node begins each all-reduce late"
-            saw = "no two nodes have the same number of ranks"
-            rig.measure.control(check.SLOW_INSIDE, fault, None, saw=saw)
+            rig.measure.control(check.SLOW_INSIDE, fault, None, saw=node_pairs.UNLIKE)
         return
     victim = [*inside.shares()][-1]
     ranks = [rank for rank, node in enumerate(run.rank_nodes) if node == victim]
@@ -165,12 +146,13 @@ def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) 
 
     def judge_fault(trial: Trial) -> bool:
         found = node_pairs.measure_inside(rig.gang, run.rank_nodes, (ranks[-1], delay_s))
+        found = replace(found, models=inside.models)
         node_pairs.judge_inside(found, trial)
         return worst_of(found.shares(), min)[0] == victim
 
     fault = f"rank {ranks[-1]} on {victim} begins each all-reduce {quantity(delay_s, 's', 2)} late"
     without = set() if agreed else {check.ALL_REDUCE_INSIDE_NODE}
-    plant_on_ranks(rig.measure, check.SLOW_INSIDE, fault, judge_fault, without)
+    plant(rig.measure, check.SLOW_INSIDE, fault, judge_fault, without=without)
 
 
 def control_slow_node(
@@ -196,7 +178,7 @@ def control_slow_node(
         return any(node in one.suspects for one in trial.findings)
 
     fault = f"rank {late} on {node} begins each all-reduce {quantity(delay_s, 's', 2)} late"
-    plant_on_ranks(rig.measure, check.SLOW_NODE, fault, judge_fault)
+    plant(rig.measure, check.SLOW_NODE, fault, judge_fault)
 
 
 LINK_SLOWED_BY = 2.0  # times the time of a transfer: the sender then has a third of the speed
@@ -229,7 +211,7 @@ def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> N
     if not uncounted:
         share = percent(RESENT_SHARE)
         fault += f", and counts {share} of its packets as resent, although none was resent"
-    plant_on_ranks(rig.measure, check.BAD_SENDER, fault, judge_fault, without)
+    plant(rig.measure, check.BAD_SENDER, fault, judge_fault, without=without)
 
 
 def control_doctored_counters(rig: FabricRig, fabric: dict[str, str]) -> None:
@@ -262,7 +244,8 @@ def control_doctored_rails(rig: FabricRig, run: SweepResult) -> None:
     def judge_fault(trial: Trial) -> None:
         for shown in (doctored, {}):
             changed = replace(run, rails={**run.rails, victim: shown})
-            judge.judge_rails(changed, rig.terms, trial)
+            for kind in judge.split_kinds(changed, rig.models):
+                judge.judge_rails(kind, rig.terms, trial)
 
     fault = f"{victim} reports a quarter of the bytes of {port}, and then no rail at all"
     unable = "" if rails else f"{victim} has no active rail"
@@ -404,10 +387,7 @@ def read_management_rate(terms: ClusterTerms, facts: list[dict[str, Any]]) -> fl
 
 def describe_forced_run(run: SweepResult) -> str:
     """Describe the forced path in one line."""
-    devices = {device for sent in run.sent.values() for device in sent}
-    used = {
-        device for device in devices if any((run.share(n, device) or 0.0) >= 0.05 for n in run.sent)
-    }
+    used = {name for n in run.sent for name in run.sent[n] if (run.share(n, name) or 0.0) >= 0.05}
     transports = ", ".join(sorted(set(run.library.transports.values()))) or run.library.problem
     return (
         f"byte counters: {join_names(sorted(used)) or 'no device'}; {run.library.source}: "
@@ -448,14 +428,8 @@ def read_doctored_settings(doctored: bool) -> dict[str, Any]:
         return read_settings()
     first, other = HARMFUL
     variable = other if has_no_nvlink(gpu_models()) else first
-    before = os.environ.get(variable)
-    os.environ[variable] = HARMFUL[variable]
-    try:
+    with changed_variables({variable: HARMFUL[variable]}):
         return read_settings()
-    finally:
-        os.environ.pop(variable)
-        if before is not None:
-            os.environ[variable] = before
 
 
 ANSWER_SECONDS = 1.0  # wait for packets that are too large: none of them is answered
@@ -463,11 +437,10 @@ ANSWER_SECONDS = 1.0  # wait for packets that are too large: none of them is ans
 
 def control_reach(nodes: FabricNodes, measure: Recorder) -> None:
     """Run the controls of reachability."""
-    last, first = nodes.names[-1], nodes.names[0]
-    control_closed_door(nodes, last, measure)
+    control_closed_door(nodes, nodes.names[-1], measure)
     if nodes.chosen.has_ip:
         control_large_packets(nodes, measure)
-    control_doctored_port(nodes, last, first, measure)
+    control_doctored_port(nodes, nodes.names[-1], nodes.names[0], measure)
 
 
 def control_closed_door(nodes: FabricNodes, victim: str, measure: Recorder) -> None:
@@ -479,7 +452,7 @@ def control_closed_door(nodes: FabricNodes, victim: str, measure: Recorder) -> N
         return all(victim in pair for pair in pairs)
 
     fault = f"on {victim}, the port that the other ranks connect to is closed"
-    plant_on_ranks(measure, check.CLOSED_DOOR, fault, judge_fault)
+    plant(measure, check.CLOSED_DOOR, fault, judge_fault)
 
 
 def control_large_packets(nodes: FabricNodes, measure: Recorder) -> None:
@@ -490,7 +463,7 @@ def control_large_packets(nodes: FabricNodes, measure: Recorder) -> None:
         judge_reach(ReachabilityResult(nodes.names, [], {}, narrow, nodes.mtu, note), trial)
 
     fault = f"packets {DOCTORED_BYTES} bytes larger than the MTU are sent without fragmentation"
-    plant_on_ranks(measure, check.LARGE_PACKETS, fault, judge_fault)
+    plant(measure, check.LARGE_PACKETS, fault, judge_fault)
 
 
 def control_doctored_port(nodes: FabricNodes, victim: str, other: str, measure: Recorder) -> None:
@@ -507,4 +480,4 @@ def control_doctored_port(nodes: FabricNodes, victim: str, other: str, measure: 
     without = set() if has_ip else {check.MTU_MISMATCHES}
     if address is None:
         without = {check.MTU_MISMATCHES, check.DUPLICATE_ADDRESSES}
-    plant_on_ranks(measure, check.DOCTORED_PORT, fault, judge_fault, without)
+    plant(measure, check.DOCTORED_PORT, fault, judge_fault, without=without)

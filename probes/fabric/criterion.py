@@ -50,8 +50,7 @@ HARMFUL_SETTINGS = none_of(
     failing="a setting breaks or slows the fabric{on}: {value}",
 )
 BUSBW = Check(
-    "busbw", "GB/s", better="higher",
-    when=BETWEEN,
+    "busbw", "GB/s", better="higher", when=BETWEEN,
     without_limit="80 % of the line rate; UNPROVEN if the line rate is unknown",
 )
 LATENCY_AGAINST_EXPECTED = default_check(
@@ -141,8 +140,7 @@ FABRIC_SHARE = fixed_check(
 )
 SHARE_ON_OTHER_NETWORKS = fixed_check(
     "share_on_other_networks", "ratio",
-    "gradients must use the agreed fabric, not another interface", high=0.1,
-    when=BETWEEN,
+    "gradients must use the agreed fabric, not another interface", high=0.1, when=BETWEEN,
     depends=("management", "management_gbps",),
     failing="{value} of the gradient bytes use another network{on}",
 )

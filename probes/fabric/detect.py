@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -40,21 +40,17 @@ def _ranks_and_nodes(ranks: list[int], rank_nodes: list[str]) -> list[str]:
     return [*(f"rank {rank}" for rank in ranks), *dict.fromkeys(rank_nodes[rank] for rank in ranks)]
 
 
-def find_bad_settings(flags: list[Flag]) -> list[Finding]:
+def find_bad_settings(flags: list[Flag]) -> Iterator[Finding]:
     """Make one finding per harmful setting, and one for all doubtful settings."""
-    findings = [
-        finding(flag.code, flag.statement, flag.nodes, names={"variable": flag.variable})
-        for flag in flags
-        if flag.severity == "fail"
-    ]
+    for flag in (flag for flag in flags if flag.severity == "fail"):
+        yield finding(flag.code, flag.statement, flag.nodes, names={"variable": flag.variable})
     warned = [flag for flag in flags if flag.severity == "warn"]
     if warned:
         nodes = list(dict.fromkeys(node for flag in warned for node in flag.nodes))
         message = "; ".join(flag.statement for flag in warned[:MAX_WARN])
         more = f"; {len(warned) - MAX_WARN} more in settings.json" if len(warned) > MAX_WARN else ""
         names = {"variable": warned[0].variable}
-        findings.append(finding("ENV-DOUBTFUL", message + more, nodes, names=names))
-    return findings
+        yield finding("ENV-DOUBTFUL", message + more, nodes, names=names)
 
 
 def wrong_data(rows: Rows, rank_nodes: list[str]) -> list[Finding]:
@@ -101,22 +97,19 @@ def find_wrong_nodes(rows: Rows, search: FaultSearchResult, rank_nodes: list[str
     return wrong_data(rows, rank_nodes)
 
 
-def find_wrong_links(wrong: dict[Link, int]) -> list[Finding]:
+def find_wrong_links(wrong: dict[Link, int]) -> Iterator[Finding]:
     """Name the node that changes what it sends or receives, else the links that do."""
     bad = [link for link, count in wrong.items() if count]
     nodes = {node_of(port) for link in wrong for port in link}
     ends, more = attribute_slow_links(bad, wrong, len(nodes))
-    findings = []
     for node, way in ends:
         links = [link for link in bad if node == link[way == "receives"]]
         message = f"data that {node} {way} arrives corrupted: {sum(wrong[link] for link in links)} "
         message += f"wrong elements over {len(links)} links"
-        findings.append(finding("FAB-WRONG-LINK", message, suspects([node])))
+        yield finding("FAB-WRONG-LINK", message, suspects([node]))
     for a, b in more:
         message = f"data from {a} to {b} is corrupted: {quantity(wrong[a, b], 'wrong elements')}"
-        names = {"peer": node_of(b)}
-        findings.append(finding("FAB-WRONG-LINK", message, suspects([a, b]), names=names))
-    return findings
+        yield finding("FAB-WRONG-LINK", message, suspects([a, b]), names={"peer": node_of(b)})
 
 
 def log_findings(findings: list[Finding], fabric: str | None) -> list[Finding]:
@@ -147,27 +140,25 @@ def find_off_fabric(
     return [finding("FAB-WRONG-INTERFACE", message, list(off_fabric), names=names)]
 
 
-def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list[Finding]:
+def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> Iterator[Finding]:
     """Name nodes whose groups are slow but not their pairs, and groups that no node explains.
 
     Nodes that are slow in pairs have a finding already.
     """
     slow = [*pairs.slow_nodes, *(port for link in pairs.slow_links for port in link)]
     blamed = {*map(node_of, slow)}
-    findings = []
     for node in (node for node in result.nodes if node not in blamed):
         message = f"every group of nodes with {node} is slow, though every pair with {node} is fast"
-        findings.append(finding("FAB-SLOW-GROUP", message, [node]))
+        yield finding("FAB-SLOW-GROUP", message, [node])
     for group in result.groups:
         if blamed.isdisjoint(group):
             message = f"{', '.join(group)} are slow in one group together, and fast in other groups"
-            findings.append(finding("FAB-SLOW-GROUP", message, group))
+            yield finding("FAB-SLOW-GROUP", message, group)
     wrong = {node: count for node, count in result.wrong.items() if count}
     if wrong:
         message = "all-reduce in groups of nodes returned "
         message += f"{quantity(sum(wrong.values()), 'wrong elements')}, on {join_names(wrong)}"
-        findings.append(finding("FAB-WRONG-DATA", message, list(wrong)[:MAX_NAMES]))
-    return findings
+        yield finding("FAB-WRONG-DATA", message, list(wrong)[:MAX_NAMES])
 
 
 def find_slow_links(pairs: FaultSearchResult, when: str = "") -> list[Finding]:
@@ -242,8 +233,7 @@ def find_slow_ports(
             links = [speed for (a, _), speed in found.speeds.items() if a in rail.ports]
             message = f"{rail.name} is slow on every node{when}: {quantity(min(links), 'GB/s')}"
             message += f". Other rails: {quantity(found.typical, 'GB/s')}"
-            nodes = [*map(node_of, rail.ports)]
-            names = {"interface": rail.name}
+            nodes, names = [*map(node_of, rail.ports)], {"interface": rail.name}
             findings.append(finding("FAB-SLOW-LINK", message, nodes, names=names))
             rest = without_ports(rest, rail.ports)
     for node, way in slow_nodes(rest, rails).items():
@@ -257,8 +247,7 @@ def find_shared_rails(at_once: FaultSearchResult, pairs: PairSearch) -> Finding:
     message = f"{len(pairs.rails)} rails of each node send at once and reach "
     message += f"{quantity(at_once.typical, 'GB/s')} each. "
     message += f"One rail alone: {quantity(pairs.one_rail, 'GB/s')}"
-    nodes = [*map(node_of, pairs.rails[0].ports)]
-    return finding("FAB-RAILS-SHARED", message, nodes)
+    return finding("FAB-RAILS-SHARED", message, [*map(node_of, pairs.rails[0].ports)])
 
 
 def is_slow_everywhere(rail: RailRanks, found: FaultSearchResult) -> bool:
@@ -345,8 +334,7 @@ def links_between(leaves: Sequence[Sequence[str]], links: Iterable[Link]) -> lis
 def without_links(found: FaultSearchResult, links: Sequence[Link]) -> FaultSearchResult:
     """Return the search without these slow links."""
     explained = {*links}
-    rest = [link for link in found.slow_links if link not in explained]
-    return replace(found, slow_links=rest)
+    return replace(found, slow_links=[link for link in found.slow_links if link not in explained])
 
 
 def without_leaves(found: FaultSearchResult, leaves: Sequence[Sequence[str]]) -> FaultSearchResult:

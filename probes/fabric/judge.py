@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import permutations
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, permutations
 from typing import Any
 
 from probes.check.judging import cover_alike, silent_names
@@ -15,7 +14,6 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import RDMA, UNKNOWN, interfaces_of
 from probes.contract.contract import ClusterTerms
 from probes.environment.checks import EFA_NAMES
-from probes.environment.collect import read_settings
 from probes.environment.lint import Flag, lint
 from probes.fabric import criterion as check
 from probes.fabric import detect, links, node_pairs
@@ -29,12 +27,14 @@ from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, check_ops, highes
 from probes.fabric.transport import RankLogs, keep_logs
 from probes.findings import finding, join_names
 from reference_trainer.launch.gang import Gang, GangError
+from reports.groups import group_pairs
 from reports.measurement import Limit, Verdict
 from reports.numbers import percent, quantity, size_text
 from scaling.collectives import line_rate
 from scaling.collectives.fault_search import FaultSearchResult, Link
 from scaling.collectives.line_rate import fit_alpha_beta, format_table, results_document
 from scaling.collectives.operations import OPERATIONS
+from scaling.collectives.paths import PathsBefore, pack_pairs, unmet_rounds
 from scaling.collectives.sweep import plateau_rows
 
 STAGED_SENDS = (
@@ -49,15 +49,10 @@ MEDIUM_PARTS = (64, 256)  # of the largest size: 256 and 64 MiB of 16 GiB, as FS
 IGNORED_CODES = ("FAB-UNKNOWN-NET", "FAB-PARTIAL-RAILS", "INIT-SLOW")
 
 
-def judge_settings(cluster: Cluster, fabric: str | None, measure: Recorder) -> None:
-    """Judge the NCCL and gloo settings of each node, as a job there sees them."""
-    judge_lint(cluster.on_each_node(read_settings), cluster, fabric, measure)
-
-
 def judge_lint(
     settings: Mapping[str, Any], cluster: Cluster, fabric: str | None, measure: Recorder
 ) -> list[Flag]:
-    """Judge the settings of each node, by its id; return the flags."""
+    """Judge the NCCL and gloo settings that a job sees on each node, by its id; return flags."""
     nodes = {cluster.node_names[id]: facts for id, facts in settings.items()}
     flags = lint(nodes, fabric)
     harmful = sum(flag.severity == "fail" for flag in flags)
@@ -228,6 +223,14 @@ def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> 
         measure.explain(findings)
 
 
+def split_kinds(run: SweepResult, models: Mapping[str, str]) -> Iterator[SweepResult]:
+    """Yield the sweep with the rails of one kind of nodes after the other."""
+    for nodes in group_pairs((models.get(node, ""), node) for node in run.rails).values():
+        rates = {node: gbps for node, gbps in run.rail_gbps.items() if node in nodes}
+        rails = {node: run.rails[node] for node in nodes}
+        yield dataclasses.replace(run, rails=rails, rail_gbps=rates)
+
+
 def judge_rails(
     run: SweepResult, terms: ClusterTerms, measure: Recorder, installed: int | None = None
 ) -> None:
@@ -285,11 +288,6 @@ def judge_pairs(
     several = len(pairs.rails) > 1
     ways = f"on {len(pairs.rails)} rails" if several else "with one rank of each node"
     measure.covered(f"links between nodes, {ways}: {pairs.speed.coverage}")
-    possible = sum(math.comb(len(rail.ports), 2) for rail in pairs.rails)
-    if 2 * possible > len(pairs.speed.speeds):
-        missed = f"a chance of {percent(1 - len(pairs.speed.speeds) / 2 / possible)}"
-        every = f"tier soak tests every pair, tier standard up to {MATRIX_NODES} nodes"
-        measure.covered(f"one bad path between two nodes is missed with {missed}: {every}")
     if pairs.at_once:
         judge_rails_at_once(pairs, pairs.at_once, measure)
     elif several:
@@ -306,6 +304,26 @@ def judge_pairs(
         if {a, b} <= places.keys()
     ]
     measure.series("pairs", {"nodes": nodes, "cells": cells, "typical": pairs.speed.typical})
+
+
+def record_paths(pairs: PairSearch, before: PathsBefore | None, measure: Recorder) -> None:
+    """Say how many pairs met, those of `before` too; list them for a run that carries on.
+
+    Nothing is carried on from a run with a slow pair.
+    """
+    rails = [sorted(rail.ports) for rail in pairs.rails]
+    every = {pair for ports in rails for pair in combinations(ports, 2)}
+    met = every & {*pairs.speed.speeds, *(before.met if before else ())}
+    if before:
+        count = f"{len(met)} of {quantity(len(every), 'pairs')} met, in this run or before"
+        measure.covered(f"{count}: carried on from the run with fingerprint {before.head}")
+    if met != every and measure.worst(check.SLOWEST_PAIR).verdict is Verdict.PASS:
+        measure.series("paths", pack_pairs(rails, met))
+    if met != every:
+        missed = f"a chance of {percent(1 - len(met) / len(every))}"
+        which = f"tier soak tests every pair, tier standard up to {MATRIX_NODES} nodes"
+        also = "and --paths-from tests other pairs than an earlier run"
+        measure.covered(f"one bad path between two nodes is missed with {missed}: {which}, {also}")
 
 
 def judge_rails_at_once(pairs: PairSearch, at_once: FaultSearchResult, measure: Recorder) -> None:
@@ -370,7 +388,9 @@ LOCATED |= {"FAB-SLOW-LINK", "FAB-SLOW-INSIDE", "FAB-SLOW-UPLINK"}
 class FabricRig:
     """Environment of FABRIC: ranks, agreed terms, link counters, and the recorder.
 
-    `watch` is None on an embedded cluster: its raylets share one host, and no link.
+    `watch` is None on an embedded cluster: its raylets share one host, and no link.  `before` is of
+    the run whose meetings of pairs are carried on.  `models` are each node's GPUs, where kinds of
+    nodes were ordered: only nodes of one kind are compared.
     """
 
     gang: Gang
@@ -379,6 +399,8 @@ class FabricRig:
     tier: str
     watch: LinkWatch | None
     measure: Recorder
+    before: PathsBefore | None = None
+    models: Mapping[str, str] = field(default_factory=dict)
 
     def judge_ports(self, fabric: dict[str, str]) -> list[str]:
         """Judge each node's fabric (an interface, or rdma) by its counts; return unstable nodes."""
@@ -425,8 +447,13 @@ def find_bad_nodes(
     try:
         rails = find_rails(run.rank_nodes, rig.terms.fabric, run.backend)
         at_once = has_port_for_each(rails, run, rig.terms)
-        full = meets_all(rig.tier, len({*run.rank_nodes}), len(rails) == 1 or at_once)
-        pairs = node_pairs.run_pair_search(rig.gang, rig.node_names, max_lost, full, rails, at_once)
+        one_pass, first = len(rails) == 1 or at_once, None
+        full = meets_all(rig.tier, len({*run.rank_nodes}), one_pass)
+        if rig.before and not full:
+            most = MATRIX_NODES - 1 if one_pass and rig.tier != "quick" else 1
+            first = unmet_rounds([[*rail.ports] for rail in rails], rig.before.met, most)
+        how = full, rails, at_once, first
+        pairs = node_pairs.run_pair_search(rig.gang, rig.node_names, max_lost, *how)
     except GangError:
         explain_without_pairs(rig, run, wrong)
         raise
@@ -438,6 +465,7 @@ def find_bad_nodes(
     off = judge_pair_networks(rig, run, pairs)
     slow = explain_uplinks(rig, links.unexplained(pairs, off), pairs.alone)
     judge_pairs(pairs, slow, run, measure)
+    record_paths(pairs, rig.before, measure)
     judge_pair_data(rig, run, pairs, wrong)
     measure.progress("fabric: all-reduce inside nodes")
     inside = try_inside(rig, run)
@@ -463,6 +491,7 @@ def try_inside(rig: FabricRig, run: SweepResult) -> InsideSpeeds | None:
     except GangError as error:
         rig.measure(check.ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS, None, note=str(error))
         return None
+    inside = dataclasses.replace(inside, models=rig.models)
     node_pairs.judge_inside(inside, rig.measure)
     return inside
 
@@ -555,8 +584,7 @@ def try_groups(rig: FabricRig, run: SweepResult, pairs: PairSearch, unlocated: b
     if nodes >= MIN_NODES and (unlocated or (nodes >= LARGE and rig.tier != "quick")):
         measure.progress("fabric: groups of nodes")
         groups = node_pairs.run_group_search(rig.gang, rig.node_names)
-        leaves = search_leaves(rig, groups)
-        judge_groups(groups, pairs.speed, measure, leaves)
+        judge_groups(groups, pairs.speed, measure, search_leaves(rig, groups))
         unlocated = unlocated and not (groups.nodes or groups.groups)
     else:
         when = f"on {LARGE} nodes or more in tiers standard and soak, or on {MIN_NODES} or more if "

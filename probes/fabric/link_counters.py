@@ -20,7 +20,7 @@ from probes.cluster.network_facts import LOOPBACK, RDMA, UNKNOWN, counter_growth
 from probes.cluster.node_facts import rdma_netdev, rdma_ports, read_interfaces
 from probes.cluster.system_facts import RDMA_SYSFS
 from probes.environment.checks import nccl_ports, read_ib_hca
-from probes.fabric.addresses import node_of, rail_of
+from probes.fabric.addresses import first_ranks, node_of, rail_of
 from reference_trainer.launch.gang import Gang
 from reference_trainer.process_group import joins_no_group, kept_sockets, open_sockets
 from scaling.collectives.fault_search import Link
@@ -53,8 +53,7 @@ def read_driver_counters(interface: str) -> dict[str, int]:
 def _count(sock: socket.socket, interface: str) -> int:
     """Ask how many counters there are.  Raises OSError if there are none, or too many."""
     reply = _ask(sock, interface, struct.pack("IIQI", GSSET_INFO, 0, 1 << SS_STATS, 0))
-    (mask,) = struct.unpack_from("Q", reply, 8)
-    (count,) = struct.unpack_from("I", reply, 16)
+    mask, count = struct.unpack_from("QI", reply, 8)
     if not mask or not 0 < count <= MAX_COUNTERS:
         raise OSError(f"{interface} counts nothing")
     return int(count)
@@ -400,10 +399,7 @@ def read_route(address: str, source: str | None = None) -> str:
 
 
 def read_routes(
-    gang: Gang,
-    node_names: dict[str, str],
-    links: Iterable[Link],
-    interfaces: Mapping[Link, str],
+    gang: Gang, node_names: dict[str, str], links: Iterable[Link], interfaces: Mapping[Link, str]
 ) -> dict[Link, str]:
     """Ask each sender of these links how it reaches its receiver's address on its interface.
 
@@ -412,17 +408,14 @@ def read_routes(
     links = list(links)
     if not links:
         return {}
-    names = [node_names[place.node] for place in gang.places]
-    ranks = {name: names.index(name) for name in dict.fromkeys(names)}
-    ports = gang.run(read_interfaces, timeout=call_seconds(len(names)))
+    ranks = first_ranks(gang, node_names)
+    ports = gang.run(read_interfaces, timeout=call_seconds(len(gang.places)))
     found = {}
     for sender, receiver in links:
         name, rank = interfaces[sender, receiver], ranks[node_of(sender)]
         address = ports[ranks[node_of(receiver)]].get(name, {}).get("address")
         own = ports[rank].get(name, {}).get("address") if rail_of(sender) else None
         if address:
-            each: list[list[object]] = [[] for _ in gang.places]
-            each[rank] = [address, own]
-            call = gang.run(read_route, timeout=60, each=each, groups=[[rank]])
+            call = gang.run(read_route, address, own, timeout=60, groups=[[rank]])
             found[sender, receiver] = str(call[0])
     return found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from probes.check.judging import judge_or_explain
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import RDMA, UNKNOWN, interfaces_of, main_device
@@ -20,7 +21,7 @@ from probes.fabric.link_counters import (
     read_tcp_counters,
 )
 from probes.fabric.node_pairs import PairSearch
-from probes.fabric.sweep import Stall, SweepResult, highest
+from probes.fabric.sweep import SweepResult, highest
 from probes.findings import finding, join_names, name_port
 from reports.measurement import title_of
 from reports.numbers import percent, quantity
@@ -163,12 +164,11 @@ def worst_errors(ports: Ports, each: Sequence[Ports] = ()) -> PortErrors | None:
     return max([*_count_errors(ports), *alone], key=lambda one: one.share, default=None)
 
 
-def _count_errors(ports: Ports) -> list[PortErrors]:
+def _count_errors(ports: Ports) -> Iterator[PortErrors]:
     """Add up the errors of ports by direction.
 
     EFA counts no errors of what it sends: it counts lost packets as resent.
     """
-    found = []
     for way in WAYS:
         errors = {name: (port.get("errors") or {}).get(way) for name, port in ports.items()}
         packets = [(port.get("packets") or {}).get(way) for port in ports.values()]
@@ -176,8 +176,7 @@ def _count_errors(ports: Ports) -> list[PortErrors]:
         if known and any(count is not None for count in packets):
             worst = max(known, key=lambda name: known[name])
             total = sum(count for count in packets if count is not None)
-            found.append(PortErrors(way, worst, sum(known.values()), total))
-    return found
+            yield PortErrors(way, worst, sum(known.values()), total)
 
 
 UNCOUNTED = "no counter shows how many packets were lost"
@@ -192,31 +191,26 @@ COUNTED_BY = (
 )
 
 
-def find_unstable(grown: Mapping[str, LinkGrowth | None]) -> list[Finding]:
+def find_unstable(grown: Mapping[str, LinkGrowth | None]) -> Iterator[Finding]:
     """Make one finding per port whose link went away while the fabric was tested."""
-    findings = []
     for node, one in grown.items():
         for port, count in (one.unstable if one else {}).items():
             message = f"{port} of {node} went down or up {quantity(count, 'times')} during "
             message += "the test. Expected: 0 (a healthy link stays up)"
-            findings.append(finding("FAB-LINK-FLAPS", message, [node], names=name_port(port)))
-    return findings
+            yield finding("FAB-LINK-FLAPS", message, [node], names=name_port(port))
 
 
-def find_port_errors(grown: Mapping[str, LinkGrowth | None], max_share: float) -> list[Finding]:
+def find_port_errors(grown: Mapping[str, LinkGrowth | None], max_share: float) -> Iterator[Finding]:
     """Make one finding per node whose ports count more errors per packet than is allowed.
 
     A node whose link went away is left out: its errors come from that.
     """
-    findings = []
     for node, one in grown.items():
         worst = one.errors if one else None
         if one and worst and worst.enough and worst.share > max_share and not one.unstable:
             message = f"{worst.port} of {node} counts errors when it {worst.way}: "
             message += f"{worst.errors} in {worst.packets} packets"
-            names = name_port(worst.port)
-            findings.append(finding("FAB-LINK-ERRORS", message, [node], names=names))
-    return findings
+            yield finding("FAB-LINK-ERRORS", message, [node], names=name_port(worst.port))
 
 
 def find_loss(
@@ -265,32 +259,17 @@ def _range(shares: Iterable[float]) -> str:
     return " to ".join(ends)
 
 
-def stall_finding(stall: Stall, in_sweep: Mapping[str, float | None]) -> Finding:
-    """Make the finding of a call that took far longer than others of its size.
-
-    All ranks wait in it, so the suspects are only those that lost packets meanwhile.  `in_sweep` is
-    each node's share of lost packets.
-    """
-    message = f"an all-reduce of {stall.size} bytes took {quantity(stall.call_s, 's')} on "
-    message += f"rank {stall.rank}. Median: {quantity(stall.median_s, 's')}"
-    suspects = [node for node, share in in_sweep.items() if share and share > SOUND_LOSS]
-    if suspects:
-        message += f". Meanwhile, packets of {join_names(suspects)} were lost"
-    return finding("FAB-STALLS", message, suspects, names={"rank": stall.rank})
-
-
 def find_detours(
     pairs: PairSearch,
     off: Mapping[Link, str],
     expected: Mapping[Link, str],
     routes: Mapping[Link, str],
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """Name each node, or port, that sends to some others over another network.
 
     A node that sends nothing over the fabric is bound to another interface: another finding reports
     it.  A port that sends nothing over its own rail lacks a route.
     """
-    findings = []
     for node in dict.fromkeys(sender for sender, _ in off):
         links = [link for link in pairs.sent if link[0] == node]
         bad = [link for link in links if link in off]
@@ -302,8 +281,7 @@ def find_detours(
         used = {routes[link] for link in bad if routes.get(link)}
         message += f". Route: {join_names(used)}" if used else ""
         names = {"peer": node_of(bad[0][1]), "interface": device}
-        findings.append(finding("FAB-DETOUR", message, suspects([node]), names=names))
-    return findings
+        yield finding("FAB-DETOUR", message, suspects([node]), names=names)
 
 
 def judge_ports(
@@ -418,28 +396,29 @@ def judge_link_stalls(stalls: Mapping[Link, float], explained: bool, measure: Re
     if not stalls:
         return
     (a, b), seconds = max(stalls.items(), key=lambda item: item[1])
-    measure(check.LONGEST_STALL, seconds, on=f"{a} -> {b}", samples=len(stalls))
-    if measure.would_fail(check.LONGEST_STALL, seconds) and not explained:
-        message = f"{a} -> {b}: two or more transfers stalled for {quantity(seconds, 's')}"
-        measure.explain(finding("FAB-STALLS", message, suspects([a, b])))
+    message = f"{a} -> {b}: two or more transfers stalled for {quantity(seconds, 's')}"
+    cause = finding("FAB-STALLS", message, suspects([a, b]))
+    failed = measure.would_fail(check.LONGEST_STALL, seconds) and not explained
+    noted: dict[str, Any] = {"on": f"{a} -> {b}", "samples": len(stalls)}
+    judge_or_explain(measure, check.LONGEST_STALL, seconds, cause, failed, **noted)
 
 
 def judge_stalls(run: SweepResult, explained: bool, measure: Recorder) -> None:
     """Judge the worst call against the median of its size.
 
-    If the stall is `explained` by a located fault, it gets no finding of its own.
+    If the stall is `explained` by a located fault, it gets no finding of its own.  All ranks wait
+    in the call, so the suspects are only nodes that lost packets meanwhile.
     """
-    stall = run.longest_stall
-    node = run.rank_nodes[stall.rank]
-    on = f"rank {stall.rank} on {node}, {stall.size} bytes"
-    measure(
-        check.LONGEST_STALL,
-        stall.seconds,
-        on=on,
-        samples=sum(row["samples"] for row in run.rows),
-    )
-    if measure.would_fail(check.LONGEST_STALL, stall.seconds) and not explained:
-        measure.explain(stall_finding(stall, run.lost_shares))
+    stall, lost = run.longest_stall, run.lost_shares
+    message = f"an all-reduce of {stall.size} bytes took {quantity(stall.call_s, 's')} on "
+    message += f"rank {stall.rank}. Median: {quantity(stall.median_s, 's')}"
+    if named := [node for node, share in lost.items() if share and share > SOUND_LOSS]:
+        message += f". Meanwhile, packets of {join_names(named)} were lost"
+    cause = finding("FAB-STALLS", message, named, names={"rank": stall.rank})
+    failed = measure.would_fail(check.LONGEST_STALL, stall.seconds) and not explained
+    on = f"rank {stall.rank} on {run.rank_nodes[stall.rank]}, {stall.size} bytes"
+    noted: dict[str, Any] = {"on": on, "samples": sum(row["samples"] for row in run.rows)}
+    judge_or_explain(measure, check.LONGEST_STALL, stall.seconds, cause, failed, **noted)
 
 
 def judge_networks(

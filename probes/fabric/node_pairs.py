@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -28,23 +28,8 @@ from reference_trainer.launch.gang import Gang
 from reports.numbers import percent, quantity
 from reports.record import Finding
 from scaling.collectives import fault_search, node_groups
-from scaling.collectives.fault_search import (
-    FaultSearchResult,
-    Link,
-    Pair,
-    pack_rounds,
-    round_robin,
-    search_rails,
-    typical_speed,
-)
-from scaling.collectives.node_groups import (
-    BOTH_WAYS,
-    ONE_WAY,
-    RankMeetings,
-    group_sweep,
-    own_parts,
-    pair_sweep,
-)
+from scaling.collectives.fault_search import FaultSearchResult, Link, Pair, search_rails
+from scaling.collectives.node_groups import BOTH_WAYS, ONE_WAY, RankMeetings, own_parts, pair_sweep
 
 REPEATS = 6  # tries in each direction; the fastest counts: one may lose a packet, or the CPU
 FEW_REPEATS = 2  # the same for a control: its fault is there at every try
@@ -52,6 +37,7 @@ JOB_ROUNDS = 16  # rounds of meetings in one job
 # Longest time of one direction, or of both at the same time: each try almost too slow.
 WAY_SECONDS = REPEATS * node_groups.SLOW_TRANSFER_S
 MAX_ALONE = 16  # pairs that are measured once more without others
+UNLIKE = "no two nodes have the same number of ranks and the same GPUs"
 MIN_RATIO = 0.85  # share of the typical speed below which a link is a suspect: it is marginal there
 
 
@@ -97,6 +83,7 @@ def run_pair_search(
     full: bool = False,
     rails: list[RailRanks] | None = None,
     at_once: bool = True,
+    first: list[list[Pair]] | None = None,
 ) -> PairSearch:
     """Find links that are slow, lose packets, change data, or take a detour.
 
@@ -107,28 +94,25 @@ def run_pair_search(
     direction separately.  A link that loses more than `max_lost` of its packets is lossy.
 
     Up to 8 nodes (7 rounds), or with the `full` matrix (n - 1 rounds), every pair meets.  Otherwise
-    two or three rounds find bad nodes.
+    two or three rounds find bad nodes, or those of `first`.
     """
     rails = rails or [first_rail(gang, node_names)]
     single = _Meetings(gang, rails, max_lost)
     if len(rails) == 1 or not at_once:
-        return _search(single, full)
+        return _search(single, full, first)
     together = _Meetings(gang, rails, max_lost, is_at_once=True)
     ports = [[*rail.ports] for rail in rails]
-    all_rails = search_rails(ports, together.measure_speed, together.matrix(full), MIN_RATIO)
+    matrix = together.matrix(full)
+    all_rails = search_rails(ports, together.measure_speed, matrix, MIN_RATIO, first=first)
     one_rail = single.measure_base()
     single.trust(together)
-    found = _search(single, full)
+    found = _search(single, full, first)
     wrong = {link: found.wrong.get(link, 0) + count for link, count in together.wrong.items()}
+    wrong = {**found.wrong, **wrong}
     coverage = f"{found.speed.coverage}. {len(single.trusted) // 2} of these pairs were tested "
     coverage += "with all rails at once only, and were as fast as one rail alone"
-    return replace(
-        found,
-        speed=replace(found.speed, coverage=coverage),
-        at_once=all_rails,
-        one_rail=one_rail,
-        wrong={**found.wrong, **wrong},
-    )
+    speed = replace(found.speed, coverage=coverage)
+    return replace(found, speed=speed, at_once=all_rails, one_rail=one_rail, wrong=wrong)
 
 
 def first_rail(gang: Gang, node_names: dict[str, str]) -> RailRanks:
@@ -152,11 +136,13 @@ def run_few_pairs(
     return _search(_Meetings(gang, [few], max_lost, bad, environment, is_control=True))
 
 
-def _search(meetings: _Meetings, full: bool = False) -> PairSearch:
+def _search(
+    meetings: _Meetings, full: bool = False, first: list[list[Pair]] | None = None
+) -> PairSearch:
     ports, matrix = [[*rail.ports] for rail in meetings.rails], meetings.matrix(full)
-    speed = search_rails(ports, meetings.measure_speed, matrix, MIN_RATIO, meetings.typical)
+    speed = search_rails(ports, meetings.measure_speed, matrix, MIN_RATIO, meetings.typical, first)
     # The search for lossy links uses the same meetings: pairs are not measured again for it.
-    lossy = search_rails(ports, meetings.measure_loss, matrix)
+    lossy = search_rails(ports, meetings.measure_loss, matrix, first=first)
     found = meetings
     alone = {} if meetings.is_control else meetings.measure_alone(speed.slow_links)
     seen = found.wrong, found.lost, found.sent, found.rails
@@ -259,11 +245,11 @@ class _Meetings:
         One round for each rail, with as many pairs as in a round with all rails: what it shares
         with other rails is then free, and what it has alone is as full.
         """
-        rounds = [next(round_robin([*rail.ports]), []) for rail in self.rails]
+        rounds = [next(fault_search.round_robin([*rail.ports]), []) for rail in self.rails]
         self._meet(rounds, (ONE_WAY, BOTH_WAYS))
         self.known.update(_links_of(rounds))
-        self.typical = typical_speed(self.speeds.values(), MIN_RATIO)
-        return typical_speed(self.exchanged.values(), MIN_RATIO)[0]
+        self.typical = fault_search.typical_speed(self.speeds.values(), MIN_RATIO)
+        return fault_search.typical_speed(self.exchanged.values(), MIN_RATIO)[0]
 
     def trust(self, together: _Meetings) -> None:
         """Take over pairs that all rails at once did not slow: rail by rail they are no slower."""
@@ -313,7 +299,8 @@ class _Meetings:
         tries = {link: [0.0, *chain(*self.tries.get(link, ()))] for link in links}
         once = (link for link in links if max(tries[link]) > self.max_lost)
         once = (link for link in once if (self.lost.get(link) or 0.0) <= self.max_lost)
-        self.measure_speed(pack_rounds({(min(link), max(link)): None for link in once}))
+        again = dict.fromkeys((min(link), max(link)) for link in once)
+        self.measure_speed(fault_search.pack_rounds(again))
         return {link: float((self.lost.get(link) or 0.0) <= self.max_lost) for link in links}
 
     def _note(self, port: str, met: RankMeetings) -> None:
@@ -386,7 +373,7 @@ def run_groups(
     """Time all-reduce in disjoint groups of ranks at once; return what `group_sweep` does."""
     each = [(own,) for own in own_parts(groups, gang.size)]
     timeout_s = 2 * init_seconds(gang.size)  # all ranks connect, and then those of each group
-    return gang.run(group_sweep, None, slow, each=each, timeout=timeout_s)
+    return gang.run(node_groups.group_sweep, None, slow, each=each, timeout=timeout_s)
 
 
 def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult:
@@ -446,13 +433,15 @@ class InsideSpeeds:
     """Busbw (GB/s) and wrong elements of the all-reduce inside each node that has several ranks.
 
     `left_out` are nodes with one rank: they have nothing to reduce.  `ranks` is their number by
-    node: only nodes with as many are compared.
+    node, `models` are the GPUs of each kind of node that was ordered: only nodes with as many ranks
+    and the same GPUs are compared.
     """
 
     busbw: dict[str, float]
     wrong: dict[str, int]
     left_out: list[str]
     ranks: dict[str, int]
+    models: Mapping[str, str] = field(default_factory=dict)
 
     def typical(self, node: str) -> float:
         """Return the busbw (GB/s) of a healthy node like this one; of two, the faster counts."""
@@ -461,7 +450,8 @@ class InsideSpeeds:
 
     def peers(self, node: str) -> list[str]:
         """List the nodes that this one is compared with, itself too."""
-        return [peer for peer in self.busbw if self.ranks[peer] == self.ranks[node]]
+        kinds = {peer: (self.ranks[peer], self.models.get(peer)) for peer in self.busbw}
+        return [peer for peer in kinds if kinds[peer] == kinds[node]]
 
     def shares(self) -> dict[str, float]:
         """Return each node's busbw as a ratio of its typical one, where there are several nodes."""
@@ -503,7 +493,7 @@ def judge_inside(inside: InsideSpeeds, measure: Recorder, *, alone: bool = False
         judge_against_others(inside, measure)
         lone = [node for node in inside.busbw if node not in inside.shares()]
         if lone and inside.shares() and not is_agreed(measure, name):
-            note = f"no other node has as many ranks: agree on [FABRIC.{name}]"
+            note = f"no other node has as many ranks and the same GPUs: agree on [FABRIC.{name}]"
             measure(f"{name}_against_others", None, on=join_names(lone), note=note)
     slowest, speed = min(inside.busbw.items(), key=lambda item: item[1])
     if alone or is_agreed(measure, name):
@@ -521,7 +511,7 @@ def judge_against_others(inside: InsideSpeeds, measure: Recorder) -> None:
     """Judge the slowest node as a share of a typical one."""
     shares, name = inside.shares(), check.ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS
     if not shares:
-        measure(name, None, note="no two nodes have the same number of ranks")
+        measure(name, None, note=UNLIKE)
         return
     slowest, share = min(shares.items(), key=lambda item: item[1])
     measure(name, share, on=slowest, samples=len(shares))
@@ -535,7 +525,7 @@ def find_slow_inside(inside: InsideSpeeds, least: float, agreed: float | None) -
     shares, findings = inside.shares(), []
     slow = [node for node, share in shares.items() if share < least]
     if is_most := 2 * len(slow) > len(shares) > 2:
-        best = max(inside.busbw, key=lambda node: inside.busbw[node])
+        best = max(inside.peers(slow[0]), key=lambda node: inside.busbw[node])
         most, possible = (
             quantity(max(inside.busbw[node] for node in of), "GB/s") for of in (slow, [best])
         )

@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from probes.cluster.network_facts import interfaces_of, port_bytes
 from probes.cluster.node_facts import rdma_ports
 from probes.cluster.system_facts import RDMA_SYSFS
 from probes.environment.checks import admitted_facts, count_rails, nccl_ports, read_ib_hca
-from probes.fabric.addresses import RailRanks, port_name, ranks_by_node, suspects
+from probes.fabric.addresses import RailRanks, ask_first_ranks, first_ranks, port_name, suspects
 from probes.fabric.reach import ReachabilityResult, find_unreachable, judge_reach, reach_series
 from probes.findings import finding, name_port
 from reference_trainer.launch.gang import Gang, GangError
@@ -54,7 +54,7 @@ def hear_rails(
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
         sock.bind(("::", port))
-        names = _numbers(interfaces)
+        names = {number: name for number, name in socket.if_nameindex() if name in interfaces}
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for number, name in names.items():
@@ -70,15 +70,6 @@ def hear_rails(
                 if message and own and message[1] != node and len(heard[own]) < MAX_HEARD:
                     heard[own].add(message[1:])
     return {name: sorted(found) for name, found in heard.items() if found}
-
-
-def _numbers(interfaces: Sequence[str]) -> dict[int, str]:
-    """Map the numbers of these interfaces to their names; those that do not exist are left out."""
-    numbers = {}
-    for name in interfaces:
-        with suppress(OSError):
-            numbers[socket.if_nametoindex(name)] = name
-    return numbers
 
 
 def parse_message(received: tuple[Any, ...], token: str) -> tuple[int, str, str] | None:
@@ -127,16 +118,14 @@ def _is_sound(
     return wrong * 2 < len(heard)
 
 
-def swapped_findings(swapped: Mapping[str, Mapping[str, str]]) -> list[Finding]:
+def swapped_findings(swapped: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
     """Make one finding per node whose rails are plugged into other rails' switches."""
-    findings = []
     for node, rails in swapped.items():
         texts = [f"{name} is plugged into the switch of {rail}" for name, rail in rails.items()]
         message = f"{node}: {', '.join(texts)}. Expected: each rail on its own switch"
         names = {"interface": next(iter(rails))}
         ports = [port_name(name, node) for name in rails]
-        findings.append(finding("FAB-RAILS-SWAPPED", message, suspects(ports), names=names))
-    return findings
+        yield finding("FAB-RAILS-SWAPPED", message, suspects(ports), names=names)
 
 
 HEAR_SECONDS = 3.0  # all nodes send and listen; a busy node begins late
@@ -184,20 +173,17 @@ def listen(
 
     Anyone on the link can send such a datagram: only names that are known here are kept.
     """
-    nodes = [node_names[place.node] for place in gang.places]
-    first = {node: ranks[0] for node, ranks in ranks_by_node(nodes).items()}
+    first = first_ranks(gang, node_names)
     port = FIRST_PORT + secrets.randbelow(PORTS)
     arguments = interfaces, port, secrets.token_hex(8), HEAR_SECONDS
-    each: list[list[object]] = [[name] for name in nodes]
-    groups = [[rank] for rank in first.values()]
-    timeout_s = call_seconds(len(nodes))
-    heard = gang.run(hear_rails, *arguments, timeout=timeout_s, each=each, groups=groups)
+    each, timeout_s = {node: [node] for node in first}, call_seconds(len(gang.places))
+    heard = ask_first_ranks(gang, first, hear_rails, *arguments, each=each, timeout=timeout_s)
     return {
         node: {
             name: [(peer, rail) for peer, rail in others if peer in first and rail in interfaces]
             for name, others in by_interface.items()
         }
-        for node, by_interface in zip(first, heard, strict=True)
+        for node, by_interface in heard.items()
     }
 
 
@@ -214,11 +200,12 @@ def read_rails(root: str = RDMA_SYSFS) -> dict[str, dict[str, Any]]:
     }
 
 
-def count_installed(cluster: Cluster, fabric: str | None) -> int | None:
-    """Count the rails that the best node has, active or not; None if there are none to count."""
+def count_installed(cluster: Cluster, fabric: str | None, nodes: Container[str]) -> int | None:
+    """Count the rails that the best of these nodes has, active or not; None without any."""
     if fabric != "rdma":
         return None
-    return count_rails(admitted_facts(cluster.facts, cluster.on_each_node(read_ib_hca)))
+    facts = [fact for fact in cluster.facts if fact["name"] in nodes]
+    return count_rails(admitted_facts(facts, cluster.on_each_node(read_ib_hca)))
 
 
 def bytes_by_interface(
@@ -290,12 +277,11 @@ def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) 
 
 def find_missing_rails(
     counts: Mapping[str, int], expected: int, rates: Mapping[str, float], need: float, whose: str
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """Make one finding per node with fewer active rails than it should have, or slower ones.
 
     `rates` are in Gbit/s, of each node's rails; each rail must have `need`, as `whose` have it.
     """
-    findings = []
     for node, count in counts.items():
         if count and rates.get(node, need) < need:
             message = f"{node}: each of its {count} rails runs at {rates[node]:g} Gbit/s. "
@@ -304,5 +290,4 @@ def find_missing_rails(
             message = f"{node}: {count} of {expected} rails are active and allowed by NCCL_IB_HCA"
         else:
             continue
-        findings.append(finding("FAB-PARTIAL-RAILS", message, [node]))
-    return findings
+        yield finding("FAB-PARTIAL-RAILS", message, [node])

@@ -9,13 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from probes.check.recorder import Recorder
-from probes.cluster.network_facts import (
-    MOST_ALL_PAIRS,
-    RDMA,
-    describe_peers,
-    list_pairs,
-    map_peers,
-)
+from probes.cluster.network_facts import MOST_ALL_PAIRS, RDMA, describe_peers, list_pairs, map_peers
 from probes.fabric import addresses as ports_of
 from probes.fabric import criterion as check
 from probes.fabric.addresses import DoctoredPort, DuplicateAddress, FabricPorts, port_name, suspects
@@ -61,20 +55,11 @@ def check_reach(gang: Gang, node_names: dict[str, str], fabric: str | None) -> R
     address, it is Ray's.
     """
     nodes = FabricNodes.read(gang, node_names, fabric)
-    pairs, seen = nodes.unreachable_pairs(), nodes.read_neighbours()
+    pairs, seen, chosen = nodes.unreachable_pairs(), nodes.read_neighbours(), nodes.chosen
     narrow, note = nodes.narrow_pairs(pairs)
-    return ReachabilityResult(
-        nodes.names,
-        pairs,
-        nodes.chosen.dead,
-        narrow,
-        nodes.mtu,
-        note,
-        nodes.chosen.names,
-        nodes.duplicates(seen),
-        nodes.chosen.has_ip,
-        any(one is not None for one in seen.values()),
-    )
+    tested = nodes.names, pairs, chosen.dead, narrow, nodes.mtu, note, chosen.names
+    saw_neighbours = any(one is not None for one in seen.values())
+    return ReachabilityResult(*tested, nodes.duplicates(seen), chosen.has_ip, saw_neighbours)
 
 
 @dataclass(frozen=True)
@@ -86,8 +71,7 @@ class FabricNodes:
     """
 
     gang: Gang
-    ranks: list[int]
-    names: list[str]
+    ranks: dict[str, int]  # by node
     fabric: str | None
     readings: dict[str, dict[str, Any]]  # by node, see `read_node_ports`
     chosen: FabricPorts
@@ -95,11 +79,8 @@ class FabricNodes:
     @classmethod
     def read(cls, gang: Gang, node_names: dict[str, str], fabric: str | None) -> FabricNodes:
         """Read each node's interfaces, twice if a port is down, and choose which to test."""
-        first_ranks = {place.node: rank for rank, place in reversed(list(enumerate(gang.places)))}
-        ranks = sorted(first_ranks.values())
-        names = [node_names[gang.places[rank].node] for rank in ranks]
-        nodes = cls(gang, ranks, names, fabric, {}, FabricPorts({}, {}, {}))
-        nodes = nodes._read_again()
+        ranks = ports_of.first_ranks(gang, node_names)
+        nodes = cls(gang, ranks, fabric, {}, FabricPorts({}, {}, {}))._read_again()
         if nodes.chosen.dead:
             time.sleep(BLINK_SECONDS)
             nodes = nodes._read_again()
@@ -127,10 +108,14 @@ class FabricNodes:
         return self._on_each(ports_of.read_arp)
 
     @property
+    def names(self) -> list[str]:
+        """Names of the nodes."""
+        return [*self.ranks]
+
+    @property
     def ray_addresses(self) -> dict[str, str]:
         """Address of each node in Ray, by node name."""
-        rows = zip(self.names, self.ranks, strict=True)
-        return {name: self.gang.places[rank].address for name, rank in rows}
+        return {name: self.gang.places[rank].address for name, rank in self.ranks.items()}
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -210,22 +195,11 @@ class FabricNodes:
         ]
 
     def _on_each(
-        self,
-        function: Callable[..., Any],
-        *arguments: Any,
-        each: Mapping[str, Sequence[object]] | None = None,
-        timeout: float = CALL_SECONDS,
+        self, function: Callable[..., Any], *arguments: Any, **more: Any
     ) -> dict[str, Any]:
-        """Call a function on every node, or on those that `each` has further arguments for."""
-        asked = dict.fromkeys(self.names, ()) if each is None else each
-        rows = zip(self.names, self.ranks, strict=True)
-        ranks = {name: rank for name, rank in rows if name in asked}
-        by_rank: list[Sequence[object]] = [[] for _ in self.gang.places]
-        for name, rank in ranks.items():
-            by_rank[rank] = asked[name]
-        call: dict[str, Any] = {"each": by_rank, "groups": [[rank] for rank in ranks.values()]}
-        results = self.gang.run(function, *arguments, timeout=timeout, **call) if ranks else []
-        return dict(zip(ranks, results, strict=True))
+        """Call a function on every node, as `ask_first_ranks`."""
+        within = {"timeout": CALL_SECONDS, **more}
+        return ports_of.ask_first_ranks(self.gang, self.ranks, function, *arguments, **within)
 
     def _open_doors(
         self, serve: Callable[..., int], knock_s: float, closed: Container[str]

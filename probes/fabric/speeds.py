@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,10 +119,7 @@ def expected_ratio(name: str, run: SweepResult) -> float:
 
 
 def judge_collectives(
-    speeds: dict[str, CollectiveSpeed],
-    names: tuple[str, ...],
-    problem: str,
-    measure: Recorder,
+    speeds: dict[str, CollectiveSpeed], names: tuple[str, ...], problem: str, measure: Recorder
 ) -> None:
     """Judge each collective by the all-reduce, and by the agreed figure if there is one.
 
@@ -156,22 +153,20 @@ def judge_shares(speeds: dict[str, CollectiveSpeed], measure: Recorder) -> None:
 
 def find_slow_collectives(
     speeds: dict[str, CollectiveSpeed], shares: dict[str, float], agreed: dict[str, float]
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """Make one finding per collective that is slower than the all-reduce lets expect, or its limit.
 
     `shares` are the least shares of what is expected, `agreed` the least GB/s, by name.
     """
-    findings = []
     for name, speed in speeds.items():
         found = f"{name} of {size_text(speed.size)}: {quantity(speed.busbw, 'GB/s')}"
         if speed.share < shares[name]:
             message = f"{found}, {percent(speed.share)} of the "
             message += f"{quantity(speed.expected, 'GB/s')} expected from the all-reduce"
-            findings.append(finding("FAB-SLOW-COLLECTIVE", message, []))
+            yield finding("FAB-SLOW-COLLECTIVE", message, [])
         elif speed.busbw < agreed[name]:
             message = f"{found}. Expected: {quantity(agreed[name], 'GB/s')} or more"
-            findings.append(finding("FAB-SLOW-COLLECTIVE", message, []))
-    return findings
+            yield finding("FAB-SLOW-COLLECTIVE", message, [])
 
 
 MODELS = ("GB200", "GB300")  # up to 72 of these GPUs share NVLink over nodes

@@ -20,6 +20,7 @@ from probes.fabric.rails import bytes_by_interface, rail_growth, read_rails
 from probes.fabric.stack_dump import RECORDER_ENV
 from probes.fabric.transport import RankLogs, TransportReport, gloo_report
 from reference_trainer.launch.gang import Gang
+from reports.groups import group_pairs
 from scaling.collectives import sweep as collectives
 from scaling.collectives.operations import OPERATIONS
 
@@ -130,13 +131,12 @@ class SweepResult:
     @property
     def lost_shares(self) -> dict[str, float | None]:
         """Share of the sent packets that were lost, by node; None if no counter shows it."""
-        counts: dict[str, list[tuple[int, int]]] = {node: [] for node in self.rank_nodes}
-        for node, (before, after) in zip(self.rank_nodes, self.readings, strict=True):
-            if count := lost_packets(before, after):
-                counts[node].append(count)
+        both = zip(self.rank_nodes, self.readings, strict=True)
+        counts = group_pairs((node, lost_packets(*readings)) for node, readings in both)
+        known = {node: [*filter(None, found)] for node, found in counts.items()}
         return {
             node: sum(lost for _, lost in rows) / sum(sent for sent, _ in rows) if rows else None
-            for node, rows in counts.items()
+            for node, rows in known.items()
         }
 
     def share(self, node: str, device: str) -> float | None:

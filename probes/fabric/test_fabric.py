@@ -4,6 +4,7 @@ import pytest
 
 from probes.check.judging import is_alone
 from probes.cluster.network_facts import interfaces_of
+from probes.environment.collect import read_settings
 from probes.fabric import controls, judge, node_pairs, speeds
 from probes.fabric import criterion as check
 from probes.fabric.hangs import explain_start_failure
@@ -38,9 +39,11 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, measure):
             measure.covered, environment=gang_env(logs), by_local_rank=rails
         ) as gang,
     ):
-        rig = FabricRig(gang, cluster.node_names, terms, tier, watch, measure)
+        before = cluster.paths_before
+        models = {fact["name"]: terms.kind_of(fact) for fact in cluster.facts}
+        rig = FabricRig(gang, cluster.node_names, terms, tier, watch, measure, before, models)
         (run_on_one_node if alone else run_probe)(rig, logs)
-    judge.judge_settings(cluster, terms.fabric, measure)
+    judge.judge_lint(cluster.on_each_node(read_settings), cluster, terms.fabric, measure)
     controls.control_harmful_setting(cluster, terms.fabric, measure)
 
 
@@ -135,8 +138,9 @@ def measure_fabric(rig, logs):
         judge.judge_sizes(run.rows, run, measure)
     judge.record_curves(run, terms, measure)
     judge.judge_transport(run, terms.fabric, measure)
-    installed = count_installed(logs.cluster, terms.fabric)
-    judge.judge_rails(run, terms, measure, installed)
+    for kind in judge.split_kinds(run, rig.models):
+        installed = count_installed(logs.cluster, terms.fabric, kind.rails)
+        judge.judge_rails(kind, terms, measure, installed)
     reach = judge.replace_reach(rig, reach, run)
     judge_rails_reach(gang, rig.node_names, reach, measure)
     measure.progress("fabric: five more collectives")

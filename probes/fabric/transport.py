@@ -31,8 +31,6 @@ from scaling.collectives.sweep import call_seconds
 Connection = tuple[str, str, int, int]  # own address, peer's address, own port, peer's port
 # Google's plugins send from GPU memory through Ethernet interfaces, as fast as RDMA.
 TCPX = re.compile(r"FasTrak|GPUDirectTCPX\w*", re.IGNORECASE)
-# EFA has GPUDirect on the machines of these GPUs: p4d and later (AWS EC2, accelerated computing).
-EFA_DIRECT = re.compile(r"A100|[HB][1-3]00")
 FOLDER = "/tmp"  # on each node; the driver's own TMPDIR may not exist there
 # Bytes of relevant lines: the limit of all logs together, and the least limit of each rank.  They
 # are sent and stored zipped, to under a tenth.
@@ -109,10 +107,11 @@ class RankLogs:
                 (Path(folder) / name).write_bytes(text)
             log = read_logs(sorted(Path(folder).iterdir()))
         log.every_rank = len(logs) == len(gang.places)
-        gpus = [gpu["name"] for fact in self.cluster.facts for gpu in fact["gpus"]]
-        log.has_gdr = bool(gpus) and all(map(EFA_DIRECT.search, gpus))
-        report = judge_log(log)
         hosts = {place.host.split(".")[0]: node_names[place.node] for place in gang.places}
+        gpus = {one["name"]: [gpu["name"] for gpu in one["gpus"]] for one in self.cluster.facts}
+        for name, host in log.hosts.items():
+            host.gpus = gpus.get(hosts.get(name.split(".")[0], ""), ())
+        report = judge_log(log)
         # If a log is incomplete, its rank may be the rank that used another transport.
         missing = incomplete_files(log)
         if len(logs) < len(gang.places):

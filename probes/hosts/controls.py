@@ -65,13 +65,15 @@ def control_doctored_node(
     judge_hosts(cluster, terms, doctored, [], trial)
     judge_parity(cluster, terms, doctored, trial)
     judge_order(doctored, terms, trial)
-    without = _find_unaffected(cluster, facts, trial)
+    without = _find_unaffected(cluster, terms, facts, trial)
     if without.issuperset(check.DOCTORED_NODE.fails):
         return  # a node alone, of which nothing is ordered, is compared with nothing
     measure.control(check.DOCTORED_NODE, fault, trial, without=without)
 
 
-def _find_unaffected(cluster: Cluster, facts: Sequence[Facts], trial: Trial) -> set[str]:
+def _find_unaffected(
+    cluster: Cluster, terms: ClusterTerms, facts: Sequence[Facts], trial: Trial
+) -> set[str]:
     """Name the measures that false facts cannot fail here: not ordered, or not compared."""
     without: set[str] = {name for name in check.ORDERED_PARTS if not trial.has_measured(name)}
     if len(facts) < 2:
@@ -79,8 +81,9 @@ def _find_unaffected(cluster: Cluster, facts: Sequence[Facts], trial: Trial) -> 
         without |= {check.DIFFERENCES, check.SYSTEM_DIFFERENCES}
     if len(facts) < 2 or cluster.kind == "local":
         without.add(check.MACHINES)
-    if not any(part in fact["software"] for fact in facts for part in SYSTEM_PARTS):
-        without.add(check.SYSTEM_DIFFERENCES)  # the nodes do not report them
+    compared = {*SYSTEM_PARTS} - {*(terms.agreed_differences or ())}
+    if not any(part in fact["software"] for fact in facts for part in compared):
+        without.add(check.SYSTEM_DIFFERENCES)  # the nodes do not report them, or both were agreed
     if "NVML" not in compared_sources(cluster.kind, cluster.emulated, facts):
         without |= {check.COUNT_MISMATCHES, check.NODES_WITH_FEWER_GPUS, check.NVML_ERRORS}
         without |= {check.DUPLICATE_GPUS, check.GPUS}  # the order is compared with Ray's count only
@@ -100,7 +103,7 @@ def control_larger_order(
     orders = {"nodes": check.NODES, "gpus_per_node": check.GPUS}
     known = {key: getattr(terms, key) for key in orders if getattr(terms, key) is not None}
     raised = {key: _raise_order(order, seen[key]) for key, order in known.items()}
-    larger = terms.model_copy(update=raised)
+    larger = terms.model_copy(update={**raised, "nodes_at_most": None})
     without = {name for key, name in orders.items() if key not in known}
     unable = "" if known else "the contract orders no number of nodes or GPUs"
     fault = "each number in the order (nodes, GPUs of a node) is raised above what is there"
@@ -142,10 +145,6 @@ def _keep_links(nvml: Any, link: int) -> int:
     return 1
 
 
-def _lose_first_link(nvml: Any, link: int) -> int:
-    return _keep_links(nvml, link) if link else 0
-
-
 def _register_for_ever(_: Any, info: Any) -> None:
     info._obj.state = IN_PROGRESS  # `info` is ctypes.byref of the structure
 
@@ -182,7 +181,7 @@ SICK_ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetEnforcedPowerLimit": lambda nvml: 7_000,  # mW; a contract agrees on more than 1 %
     "nvmlDeviceGetMaxPcieLinkWidth": lambda nvml: 16,
     "nvmlDeviceGetCurrPcieLinkWidth": lambda nvml: 1,
-    "nvmlDeviceGetNvLinkState": _lose_first_link,
+    "nvmlDeviceGetNvLinkState": lambda nvml, link: _keep_links(nvml, link) if link else 0,
     "nvmlDeviceGetGpuFabricInfoV": _register_for_ever,
     "nvmlDeviceGetMigMode": lambda nvml: [0, 0],  # MIG trains links of an A100 off
     "nvmlDeviceGetComputeMode": lambda nvml: PROHIBITED,

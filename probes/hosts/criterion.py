@@ -47,7 +47,7 @@ def fair_share(name: str, because: str, failing: str) -> Check:
     return default_check(name, "ratio", because, low=0.5, when=COMPARES_STORAGE, failing=failing)
 
 
-NODES = ordered_check("nodes", "nodes", "nodes", "exactly")
+NODES = ordered_check("nodes", "nodes", "nodes", "exactly", depends=("nodes_at_most",))
 MACHINES = Check(
     "machines", "machines", from_run="the number of nodes that answer", when=OWN_HOSTS,
     failing="several nodes share a machine: all nodes together run on {value}",
@@ -56,6 +56,7 @@ GPUS = ordered_check("gpus", "GPUs", "gpus_per_node", "exactly", failing="{subje
 COUNT_MISMATCHES = none_of(
     "count_mismatches", "counts",
     "Ray, NVML and torch must count the same GPUs; otherwise a rank gets no GPU, or a GPU is not used",
+    depends=("gpus_outside_ray",),
     failing="the GPU count of NVML or torch differs from Ray's count{on}: {value}",
 )
 NODES_WITH_FEWER_GPUS = none_of(
@@ -127,6 +128,7 @@ DIFFERENCES = none_of(
 SYSTEM_DIFFERENCES = default_check(
     "system_differences", "differences",
     "nodes of one job need the same kernel, OFED, firmware and GPU settings", high=0,
+    depends=("agreed_differences",),
     failing="nodes differ in kernel, firmware or settings: {value}",
 )
 GPU_MODEL = ordered_part(

@@ -18,12 +18,14 @@ from probes.cluster.node_facts import SYSTEM_PARTS, software_differences, softwa
 from probes.cluster.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, GPU_IS_LOST
 from probes.cluster.shared_folder import BLIND, FolderUnknown, find_blind_nodes
 from probes.contract.contract import ClusterTerms
+from probes.contract.terms import AGREEABLE, match_kinds
 from probes.findings import finding, join_names, name_gpu
 from probes.hosts import criterion as check
 from probes.hosts import gpu_health
 from probes.hosts.gpu_health import AllFacts, Facts, NodeGpus, nodes_with_fewer_gpus
 from reports.groups import group_pairs
 from reports.measurement import Limit, Measurement, Verdict
+from reports.numbers import quantity
 from reports.record import Finding
 
 CODES = {
@@ -31,6 +33,7 @@ CODES = {
     GPU_IS_LOST: "HOST-GPU-LOST",
     DRIVER_MISMATCH: "HOST-DRIVER-MISMATCH",
 }
+MIX = ". If different GPUs were ordered, write `gpu_model` as a table of kinds: model = nodes"
 MEMORY_TOLERANCE = 0.01  # boards of one model differ by less; ECC on GDDR takes 6 %
 
 
@@ -111,12 +114,15 @@ def _find_minorities(facts: AllFacts, read: Read, code: str) -> Iterator[Finding
             yield finding(code, f"{what}: {'; '.join(texts)}", list(dict.fromkeys(odd)))
 
 
-def find_odd_systems(facts: AllFacts) -> list[Finding]:
-    """Find the nodes whose kernel, OFED, firmware, or setting of GPUs is not as on most."""
+def find_odd_systems(facts: AllFacts, kinds: Iterable[AllFacts]) -> list[Finding]:
+    """Find the nodes whose kernel, OFED, firmware, or setting of GPUs is not as on most.
+
+    Settings are compared within each of the `kinds` of nodes that were ordered.
+    """
     return [
         *_find_minorities(facts, _read_kernel, "HOST-KERNEL"),
         *_find_minorities(facts, _read_firmware, "HOST-FIRMWARE"),
-        *_find_minorities(facts, _read_settings, "HOST-GPU-SETTINGS"),
+        *(o for own in kinds for o in _find_minorities(own, _read_settings, "HOST-GPU-SETTINGS")),
     ]
 
 
@@ -129,10 +135,10 @@ def _read_firmware(fact: Facts) -> Iterator[tuple[str, str]]:
     """Read the firmware of GPUs, by their model, and of NICs, by their board."""
     for board in fact.get("gpu_health", {}).get("boards", ()):
         if "vbios" in board:
-            yield f"vBIOS of {board.get('name') or 'GPUs'}", board["vbios"]
+            yield f"{AGREEABLE['vbios']} {board.get('name') or 'GPUs'}", board["vbios"]
     for nic in fact.get("nics", ()):
         if nic["board"] and nic["firmware"]:
-            yield f"firmware of {nic['board']}", nic["firmware"]
+            yield f"{AGREEABLE['nic_firmware']} {nic['board']}", nic["firmware"]
 
 
 def _read_settings(fact: Facts) -> Iterator[tuple[str, str]]:
@@ -141,13 +147,14 @@ def _read_settings(fact: Facts) -> Iterator[tuple[str, str]]:
     for board in boards:
         model = board.get("name") or "GPUs"
         if "persistence" in board:
-            yield f"persistence mode of {model}", "enabled" if board["persistence"] else "disabled"
+            state = "enabled" if board["persistence"] else "disabled"
+            yield f"{AGREEABLE['persistence']} {model}", state
         if "clock_mhz" in board:
             yield f"application clock of {model}", f"{board['clock_mhz']} MHz"
     for what, parts in (("GPUs", boards), ("RDMA devices", fact.get("nics", ()))):
         places = [part.get("numa", "") for part in parts]
         if places and all(places):
-            yield f"NUMA nodes of {len(places)} {what}", ", ".join(places)
+            yield f"{AGREEABLE['numa']} {len(places)} {what}", ", ".join(places)
 
 
 def find_shared_gpus(facts: Iterable[Facts]) -> list[Finding]:
@@ -177,8 +184,9 @@ def _find_repeated(pairs: Iterable[tuple[str, Place]]) -> dict[str, list[Place]]
 
 def judge_order(facts: AllFacts, terms: ClusterTerms, measure: Recorder) -> None:
     """Judge each node by what the contract orders of it; the rest is not judged."""
+    models = limit_models(facts, terms)
     for fact in facts:
-        for name, value, limit in ordered_values(fact, terms):
+        for name, value, limit in ordered_values(fact, terms, models.get(fact["node"])):
             measure(name, value, on=fact["name"], limit=limit, note="the node did not report it")
             if limit.judge(value) is Verdict.FAIL:
                 text = describe_failure(fact, name, value, limit)
@@ -195,13 +203,28 @@ ORDERED: dict[Check, Callable[[Facts], float | None]] = {
 }
 
 
-def ordered_values(fact: Facts, terms: ClusterTerms) -> list[tuple[str, Any, Limit]]:
-    """List (measure, value, limit) of everything that is ordered of one node."""
-    values: list[tuple[str, Any, Limit]] = []
-    if terms.gpu_model is not None:
-        models = [terms.gpu_model] if isinstance(terms.gpu_model, str) else terms.gpu_model
-        model = _worst_model([gpu["name"] for gpu in fact["gpus"]], models)
-        values.append((check.GPU_MODEL, model, Limit(one_of=models, because="ordered")))
+def limit_models(facts: AllFacts, terms: ClusterTerms) -> dict[str, Limit]:
+    """Build the limit of each node's GPU model; where kinds were ordered, it must be of one."""
+    found = {fact["node"]: terms.kind_of(fact) for fact in facts if terms.models}
+    kinds = terms.gpu_model if isinstance(terms.gpu_model, dict) else {}
+    counts, limits = Counter(found.values()), {}
+    for node, kind in match_kinds(kinds, found).items():
+        short = kinds[kind] - counts[kind] if kind else 0
+        on = f" on {quantity(kinds[kind], 'nodes')}" if kind else ""
+        on += f", missing on {quantity(short, 'nodes')}" * (short > 0)
+        limits[node] = Limit(one_of=[kind] if kind else terms.models, because=f"ordered{on}")
+    return limits
+
+
+Ordered = list[tuple[str, Any, Limit]]  # measure, value, limit
+
+
+def ordered_values(fact: Facts, terms: ClusterTerms, models: Limit | None) -> Ordered:
+    """List everything that is ordered of one node; `models` is the limit of its GPU model."""
+    values: Ordered = []
+    if models:
+        model = _worst_model([gpu["name"] for gpu in fact["gpus"]], models.one_of or [])
+        values.append((check.GPU_MODEL, model, models))
     for name, read in ORDERED.items():
         if (least := getattr(terms, name.ordered_by)) is not None:
             values.append((name, read(fact), Limit(low=least, unit=name.unit, because="ordered")))
@@ -257,7 +280,7 @@ def judge_hosts(
     bystanders = without_hosts_gpus(bystanders, facts)
     judge_nodes(cluster, terms, facts, bystanders, gone, measure)
     nodes = count_all_gpus(cluster, terms, facts, bystanders)
-    judge_counts(nodes, measure)
+    judge_counts(nodes, measure, kept_outside(nodes, terms, measure))
     # A bystander that does not answer may have GPUs.
     silent = _find_silent(cluster, cluster.bystanders, bystanders, measure)
     record_each(measure, check.COUNT_MISMATCHES, {}, silent)
@@ -290,9 +313,14 @@ def judge_nodes(
     """
     ordered = terms.nodes
     # A node that joined after the facts were read takes part in every job: it counts as one more.
-    count = len(facts) if ordered is None or len(facts) < ordered else len(cluster.nodes)
-    measure(check.NODES, max(count, len(facts)), limit=ordered_limit(ordered, "nodes"))
+    short = ordered is None or len(facts) < ordered
+    count = len(facts) if short else max(len(facts), len(cluster.nodes))
     silent = _find_silent(cluster, cluster.nodes, facts, measure)
+    # Of nodes that may be more than ordered, one that was not inspected is no part of the proof.
+    hidden = silent and terms.nodes_at_most and terms.allows(count)
+    limit = ordered_limit(ordered, "nodes", terms.nodes_at_most)
+    note = f"{join_names(silent)}: not inspected" if hidden else ""
+    measure(check.NODES, None if hidden else count, limit=limit, note=note)
     known = cluster.known_nodes()
     # A node that died twice has two entries.
     dead = list(dict.fromkeys(node["name"] for node in known if not node["alive"]))
@@ -306,13 +334,16 @@ def judge_nodes(
         head = next((node["address"] for node in known if node.get("head")), "")
         measure.explain(finding("HOST-MISSING", text, names, names={"head_address": head}))
     if ordered and len(facts) > ordered:
-        statement = f"{len(facts)} nodes answer. Ordered: {ordered}"
-        measure.explain(finding("HOST-EXTRA", statement))  # the extra node is not known
+        statement = f"{len(facts)} nodes answer. Ordered: {terms.nodes_text}"
+        if terms.allows(len(facts)):
+            measure.covered(statement)
+        else:
+            measure.explain(finding("HOST-EXTRA", statement))  # the extra node is not known
 
 
-def ordered_limit(count: int | None, unit: str) -> Limit | None:
+def ordered_limit(count: int | None, unit: str, most: int | None = None) -> Limit | None:
     """Build the limit that an ordered number sets; None without an order."""
-    return None if count is None else exactly(count, unit, "ordered")
+    return None if count is None else exactly(count, unit, "ordered", most)
 
 
 def _find_silent(
@@ -364,7 +395,8 @@ def count_all_gpus(
     """Count each node's GPUs by every source that is compared here."""
     sources = gpu_health.compared_sources(cluster.kind, cluster.emulated, facts)
     by_ray = {node["id"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
-    ordered = terms.match_gpus({fact["node"]: by_ray.get(fact["node"], 0) for fact in facts})
+    found = {fact["node"]: by_ray.get(fact["node"], 0) for fact in facts}
+    ordered = match_kinds(terms.gpus_per_node, found)
     members = [
         gpu_health.count_gpus(fact, by_ray.get(id := fact["node"], 0), ordered[id], sources)
         for fact in facts
@@ -376,17 +408,39 @@ def count_all_gpus(
     ]
 
 
-def judge_counts(nodes: Sequence[NodeGpus], measure: Recorder) -> None:
-    """Judge each node's GPU count against the order, and its sources against each other."""
+def kept_outside(
+    nodes: Sequence[NodeGpus], terms: ClusterTerms, measure: Recorder
+) -> Sequence[NodeGpus]:
+    """Return the nodes whose GPUs are outside Ray by agreement, and note them.
+
+    Where the order is not complete, or more GPUs than agreed are outside, some of them are lost.
+    """
+    outside = [node for node in nodes if not node.member and node.mismatches]
+    is_complete = terms.nodes and len([node for node in nodes if node.member]) >= terms.nodes
+    gpus = sum(max(node.known) for node in outside)
+    if not outside or not is_complete or gpus > (terms.gpus_outside_ray or 0):
+        return ()
+    measure.note("gpus_outside_ray", gpus, "GPUs", on=join_names(node.name for node in outside))
+    return outside
+
+
+def judge_counts(
+    nodes: Sequence[NodeGpus], measure: Recorder, outside: Sequence[NodeGpus] = ()
+) -> None:
+    """Judge each node's GPU count against the order, and its sources against each other.
+
+    The GPUs of nodes `outside` are not Ray's by agreement.
+    """
     for node in nodes:
         if node.member:
             limit = ordered_limit(node.ordered, "GPUs")
             measure(check.GPUS, node.value, on=node.name, limit=limit, note=node.why_unknown)
-        measure(check.COUNT_MISMATCHES, node.mismatches, on=node.name, note=node.why_unknown)
+        count = 0 if node in outside else node.mismatches
+        measure(check.COUNT_MISMATCHES, count, on=node.name, note=node.why_unknown)
     fewer = nodes_with_fewer_gpus(nodes)
     measure(check.NODES_WITH_FEWER_GPUS, len(fewer) if nodes else None, note="no node answers")
     for node in nodes:
-        if node.is_wrong or node.name in fewer:
+        if (node.is_wrong and node not in outside) or node.name in fewer:
             measure.explain(finding("HOST-GPUS", node.sentence, [node.name]))
 
 
@@ -416,11 +470,17 @@ def judge_duplicates(nodes: Sequence[NodeGpus], facts: AllFacts, measure: Record
 
 
 def judge_parity(cluster: Cluster, terms: ClusterTerms, facts: AllFacts, measure: Recorder) -> None:
-    """Judge that all nodes have the same software and, unless several are ordered, the same GPU."""
+    """Judge that all nodes have the same software, and all of an ordered kind the same GPUs."""
     software = software_differences(facts, software_versions())
-    several = isinstance(terms.gpu_model, list) and len(terms.gpu_model) > 1
-    odd = [] if cluster.kind == "local" or several else find_odd_gpus(facts)
-    systems = find_odd_systems(facts)
+    kinds = [*group_pairs((terms.kind_of(fact), fact) for fact in facts).values()]
+    odd = [] if cluster.kind == "local" else [one for own in kinds for one in find_odd_gpus(own)]
+    if isinstance(terms.gpu_model, list) and len(terms.gpu_model) > 1:
+        odd = [one.model_copy(update={"statement": one.statement + MIX}) for one in odd]
+    names = tuple(AGREEABLE[one] for one in terms.agreed_differences or ())
+    found = find_odd_systems(facts, kinds)
+    systems = [one for one in found if not one.statement.startswith(names)]
+    if agreed := "; ".join(one.statement for one in found if one not in systems):
+        measure.note("agreed_differences", agreed)
     measure(check.SYSTEM_DIFFERENCES, len(systems) if facts else None, note="no node answers")
     measure.explain(systems)
     count = len(software) + len(odd)

@@ -19,7 +19,7 @@ from probes.findings import finding, join_names
 from probes.hosts import criterion as check
 from probes.hosts.gpu_health import AllFacts, Facts
 from probes.hosts.port_round import GCS, JOB, RAY_PORTS, WORKER, Connection, NameLookup, PortRound
-from reference_trainer.rank_environment import set_variables
+from reference_trainer.rank_environment import changed_variables
 from reports.record import Finding
 
 Names = Mapping[str, str]  # of nodes, by id
@@ -408,12 +408,9 @@ def read_loopback_names() -> dict[str, Any]:
 
     No interface is chosen for gloo, and the loopback for NCCL.
     """
-    before = {name: os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
-    try:
-        set_variables({"GLOO_SOCKET_IFNAME": None, "NCCL_SOCKET_IFNAME": "=lo"})
+    # Only for a while: Ray uses this worker again.
+    with changed_variables({"GLOO_SOCKET_IFNAME": None, "NCCL_SOCKET_IFNAME": "=lo"}):
         return read_names(LOCALHOST, LOOPBACK, os.environ)
-    finally:  # Ray uses this worker again
-        set_variables(before)
 
 
 def control_loopback(cluster: Cluster, facts: AllFacts, measure: Recorder) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -135,13 +135,14 @@ def control_job_network(
     )
 
 
-def control_guide(guide: Guide, hosts: Sequence[str], measure: Recorder) -> None:
+def control_guide(path: GuidedCluster, hosts: Sequence[str], measure: Recorder) -> None:
     """Check that two lines of a guide that a user cannot type are found, each by its number."""
+    guide, values = path.guide, path.terms.launch.values
     text = f"{guide.text}\n{WRONG_GUIDE}"
     first = len(text.splitlines()) - 2
     wrong = guides.parse_guide(guide.name, text, own=guide.own)
     fault = "a command as root and an ssh login to a fixed address are added to the guide"
-    judge_wrong, lines = partial(judge.judge_guide, wrong, hosts), (first, first + 1)
+    judge_wrong, lines = partial(judge.judge_guide, wrong, hosts, values=values), (first, first + 1)
     named = [f"line {line}" for line in lines]
     plant(measure, check.WRONG_GUIDE, fault, judge_wrong, suspects=named)
 
@@ -226,8 +227,9 @@ def _find_guide(terms: ClusterTerms, measure: Recorder) -> Guide:
 class LaunchedJobs:
     """What came of a guide: transcripts of the user, of the job, and of the controls' jobs.
 
-    `sent` and `astray` are the bytes that nodes sent during the job and the one with planted
-    errors.  `uid` is the user's; None for the suite's own, and `why_same` tells why.
+    `sent`, `astray` and `idle` are the bytes that nodes sent during the job, during the one with
+    planted errors, and before them.  `uid` is the user's; None for the suite's own, and `why_same`
+    tells why.
     """
 
     guide: Guide
@@ -240,6 +242,7 @@ class LaunchedJobs:
     doctored: Transcript
     planted: Transcript
     astray: JobBytes
+    idle: JobBytes = field(default_factory=JobBytes)
 
     @property
     def stop_error(self) -> str:
@@ -258,11 +261,13 @@ def launch_jobs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> Lau
     fabric = terms.fabric or ""
     with prepare_path(cluster, terms, measure) as path:
         ours = LaunchPath(cluster, terms, path.guide, User(path.user.folder, homes=path.user.homes))
-        identity, us = path.ask_identity(), ours.ask_identity()
+        (identity, us), idle = JobBytes.around(
+            cluster, fabric, lambda: (path.ask_identity(), ours.ask_identity())
+        )
         measure.progress("launch: the guide's commands, typed in an empty home folder")
         said, sent = JobBytes.around(cluster, fabric, lambda: path.follow(plain_options(path)))
         doctored, (planted, astray) = _launch_controls(path, measure)
-    seen = (identity, us, said, sent, doctored, planted, astray)
+    seen = (identity, us, said, sent, doctored, planted, astray, idle)
     return LaunchedJobs(path.guide, path.user.uid, path.user.why_same, *seen)
 
 

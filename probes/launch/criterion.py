@@ -31,7 +31,7 @@ TIME_TO_FIRST_STEP = default_check(
 GUIDE_FAULTS = default_check(
     "guide_faults", "lines",
     "the guide's commands must work for any user, and on another cluster", high=0,
-    failing="lines of the guide do not work for every user: {value}",
+    failing="the guide has faults: {value}",
 )
 RIGHTS_OF_USER = none_of(
     "rights_of_user", "rights", "an ordinary user is not root and has no group besides its own",

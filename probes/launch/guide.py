@@ -58,6 +58,7 @@ class Guide:
     text: str
     own: bool  # seatrial's, not the operator's
     commands: tuple[Command, ...]
+    skipped: tuple[tuple[int, int], ...] = ()  # first and last lines of blocks marked with SKIP
 
     @property
     def sha256(self) -> str:
@@ -65,21 +66,28 @@ class Guide:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def script(self, values: Mapping[str, str]) -> str:
-        """Return the commands as a shell script; each key of `values` is replaced by its value.
+        """Return the lines that a user types, as a shell script.  Raises GuideError."""
+        return "".join(f"{command.text}\n" for command in self.typed(values))
+
+    def typed(self, values: Mapping[str, str]) -> list[Command]:
+        """Return the lines that a user types; each key of `values` is replaced by its value.
 
         Raises GuideError for a key that no command has: the guide has changed since.
         """
-        script = "".join(f"{command.text}\n" for command in self.commands)
         for placeholder in values:
-            if placeholder not in script:
+            if not any(placeholder in command.text for command in self.commands):
                 raise GuideError(
                     f"no command of the guide {self.name} contains {placeholder!r}: correct this "
                     "key in the contract's [launch.values]"
                 )
         # All at once: what one value brings in is no placeholder of another.
         keys = sorted(values, key=len, reverse=True)
-        pattern = "|".join(map(re.escape, keys))
-        return re.sub(pattern, lambda match: values[match[0]], script) if keys else script
+        pattern = re.compile("|".join(map(re.escape, keys)) or r"(?!)")
+        return [
+            Command(command.line, line)
+            for command in self.commands
+            for line in pattern.sub(lambda match: values[match[0]], command.text).split("\n")
+        ]
 
 
 def list_typed(contract: Contract) -> Iterator[str]:
@@ -190,7 +198,8 @@ def parse_guide(name: str, text: str, *, own: bool = False, section: str | None 
             f"the guide {name} has no commands{where}: put them into a fenced block marked sh, "
             "bash or console"
         )
-    return Guide(name, text, own, tuple(commands))
+    skipped = tuple((block[0].line, block[-1].line) for info, block in blocks if info == SKIP)
+    return Guide(name, text, own, tuple(commands), skipped)
 
 
 def _section(name: str, lines: list[str], title: str) -> tuple[int, int]:
@@ -228,7 +237,8 @@ def _fenced_blocks(lines: list[str], first: int, last: int) -> Iterator[tuple[st
                 info = SKIP if before == SKIP else info
             before = line.strip() or before
         elif fence and fence["fence"].startswith(opening["fence"]) and not fence["info"].strip():
-            yield info, block
+            if block:
+                yield info, block
             opening, before = None, ""
         else:
             indent = len(opening["indent"])
@@ -308,6 +318,26 @@ def lint_guide(
         for rule in rules
         if (match := re.search(rule.pattern, command.text))
     ]
+
+
+# A variable that NCCL, torch or CUDA reads, with its value: as a shell, YAML or JSON sets it, or as
+# `name` and `value` of Kubernetes.  `${NAME:-value}` sets none.
+VARIABLE = re.compile(
+    r"(?<!\$\{)(?<![\w$])(?P<name>(?:NCCL|TORCH_NCCL|GLOO|CUDA)_[A-Z0-9_]+)"
+    r"""(?:=|\\*["']?[ \t]*:[ \t]*|\\*["']?\s*,?\s*\\*["']?value\\*["']?:[ \t]*)"""
+    r"""(?:\\*["'](?P<quoted>[^"'\\]*)|(?P<bare>(?:(?!,\w+=)[^\s"'\\;&|(){}\]])*))"""
+)
+# A line that only prints or searches, and what follows on a line: neither sets a variable.
+NO_SETTING = re.compile(r"^[ \t]*(?:#.*|(?:echo|printf|grep)\b[^>|\n]*)$|[ \t]#[ \t].*$", re.M)
+
+
+def find_settings(commands: Sequence[Command]) -> Iterator[tuple[Command, str, str]]:
+    """Yield each variable of NCCL, torch or CUDA that a line sets, with a value that is known."""
+    text = NO_SETTING.sub("", "\n".join(command.text for command in commands))
+    for match in VARIABLE.finditer(text):
+        value = match["quoted"] or (match["bare"] or "").rstrip(",")
+        if value and not {*"$`<{"} & {*value}:
+            yield commands[text.count("\n", 0, match.start())], match["name"], value
 
 
 def _host_rule(hosts: Sequence[str]) -> list[LintRule]:

@@ -9,10 +9,13 @@ from typing import Any
 from probes.check.declarations import exactly
 from probes.check.judging import judge_or_explain
 from probes.check.recorder import Recorder
+from probes.environment.checks import canonical
+from probes.environment.collect import read_settings, redact_value
+from probes.environment.lint import Flag, lint
 from probes.findings import finding, join_names
 from probes.launch import criterion as check
 from probes.launch import training
-from probes.launch.guide import Guide, GuidedCluster, lint_guide
+from probes.launch.guide import Command, Guide, GuidedCluster, find_settings, lint_guide
 from probes.launch.ranks import (
     AnnouncedJob,
     WrongRank,
@@ -22,24 +25,90 @@ from probes.launch.ranks import (
 )
 from probes.launch.shell import Transcript, count_rights
 from probes.launch.training import JobBytes, TrainedJob, Wrong
+from reference_trainer.rank_environment import TUNING_VARIABLES
 from reports.numbers import number, quantity
+from reports.redact import redact_text
 
 NOT_ENDED = "the job did not finish"
 NO_RANK = "no rank reported itself in the job's output"
 MAX_COMMAND = 2000  # characters of a command in a sentence
 
 
-def judge_guide(guide: Guide, hosts: Sequence[str], measure: Recorder) -> None:
-    """Judge the guide's lines."""
-    faults = lint_guide(guide.commands, hosts)
-    lines = {command.line for command, *_ in faults}
-    measure(check.GUIDE_FAULTS, len(lines), samples=len(guide.commands))
-    for command, found, why in faults:
+Fault = tuple[Command, str, str]  # a line, what it does, and why it should not
+JOB_LINE = 0  # in place of a line's number: the guide's job itself
+
+
+def judge_guide(
+    guide: Guide, hosts: Sequence[str], measure: Recorder,
+    values: Mapping[str, str] | None = None, settings: Sequence[Fault] | None = (),
+) -> None:  # fmt: skip
+    """Judge the guide's lines: as they stand in it, and as typed with the contract's `values`.
+
+    What seatrial fills into values is not judged.  `settings` are the faults of
+    `find_harmful_settings`; None if they are not known.
+    """
+    found = [*lint_guide([*guide.commands, *guide.typed(values or {})], hosts), *(settings or ())]
+    faults = {(command.line, does): (command, why) for command, does, why in found}
+    count = len({line for line, _ in faults})
+    value, note = count if settings is not None else count or None, "a node did not answer"
+    measure(check.GUIDE_FAULTS, value, samples=len(guide.commands), note=note)
+    for (line, does), (command, why) in sorted(faults.items(), key=lambda item: item[0][0]):
+        where = f"line {line} of the guide" if line else "the guide's job, by no line of the guide,"
         statement = (
-            f"line {command.line} of the guide {found}: `{command.text.strip()[:200]}`. Expected: "
+            f"{where} {does}: `{redact_text(command.text.strip())[:200]}`. Expected: "
             f"commands that work for any user, on any cluster ({why})."
         )
-        measure.explain(finding("LAUNCH-GUIDE", statement, [f"line {command.line}"]))
+        measure.explain(finding("LAUNCH-GUIDE", statement, [f"line {line}"] * bool(line)))
+
+
+def find_harmful_settings(
+    path: GuidedCluster, said: Transcript, given: Sequence[str], measure: Recorder
+) -> list[Fault] | None:
+    """Find the variables of the guide and of its job's ranks that harm here, by FABRIC's rules.
+
+    Those that a node has alike are left to FABRIC, whose ranks have them.  `given` are options of
+    the job that seatrial adds.  Other differences are noted: a cloud's own recipe may have them, as
+    NCCL_BUFFSIZE on EFA.  None if a node does not answer.
+    """
+    cluster, guide = path.cluster, path.guide
+    typed = [] if guide.own else guide.typed(path.terms.launch.values)
+    set_by = {(name, value): command for command, name, value in find_settings(typed)}
+    had = {fact["node"]: fact["environment"] for fact in cluster.facts if "environment" in fact}
+    for row in training.announced_ranks(said.text):
+        on_node = had.get(row.get("node", ""), {})
+        for name in filter(row.get, TUNING_VARIABLES if row.get("node") in had else ()):
+            if row[name] != on_node.get(name) and f"{name}={row[name]}" not in given:
+                by_job = Command(JOB_LINE, f"in the environment of rank {row.get('RANK', '?')}")
+                set_by.setdefault((name, row[name]), by_job)
+    if not set_by:
+        return []
+    settings = cluster.on_each_node(read_settings)
+    faults, notes = [], []
+    for (name, value), command in set_by.items():
+        flags = _lint_setting(name, value, [*settings.values()], path.terms.fabric or "")
+        harm = next((flag for flag in flags if flag.severity == "fail"), None)
+        doubt = next((f" ({flag.why})" for flag in flags if flag.severity == "warn"), "")
+        if harm:
+            faults.append((command, f"sets {name}={harm.value}", harm.why))
+        else:
+            notes.append(f"{name}={redact_value(name, value)}{doubt}")
+    if notes:
+        measure.covered(f"the guide or its job sets what FABRIC did not have: {join_names(notes)}")
+    return faults if len(settings) == len(cluster.nodes) else None
+
+
+def _lint_setting(
+    name: str, value: str, nodes: Sequence[Mapping[str, Any]], fabric: str
+) -> list[Flag]:
+    """Return the flags of a variable that is set on these nodes."""
+    wanted, entry = canonical(name, value), {name: {"value": value, "where": "environment"}}
+    merged = {
+        str(index): {**facts, "missing_files": {}, "effective": facts["effective"] | entry}
+        for index, facts in enumerate(nodes)
+        if canonical(name, facts["effective"].get(name, {}).get("value")) != wanted
+    }
+    flags = lint(merged, fabric)
+    return [flag for flag in flags if flag.variable == name]
 
 
 def judge_user(said: Transcript, why_same: str, measure: Recorder) -> None:
@@ -212,9 +281,15 @@ def _judge_export(
 
 
 def judge_network(
-    job: AnnouncedJob, fabric: str, sent: JobBytes, said: Transcript, measure: Recorder
-) -> None:
-    """Judge whether the job's own bytes took the agreed fabric, on each node that has ranks."""
+    job: AnnouncedJob, fabric: str, sent: JobBytes, said: Transcript, measure: Recorder,
+    idle: JobBytes | None = None,
+) -> None:  # fmt: skip
+    """Judge whether the job's own bytes took the agreed fabric, on each node that has ranks.
+
+    Where another network carried enough for half of the job, on more than one node, whose bytes
+    these were is not known: one node, the head, sends the job's code to all others.  `idle` is what
+    the nodes sent before the job.
+    """
     nodes = {job.nodes[id].name for id in job.node_ranks if id in job.nodes}
     parameters = training.count_job_parameters(said.text)
     steps = len(training.logged_losses(said.text))
@@ -233,7 +308,17 @@ def judge_network(
         note = NOT_ENDED
     lowest = min(known.values()) if complete else None
     name = check.SHARE_ON_AGREED_NETWORK
-    measure(name, lowest, samples=len(known), note=note)
+    elsewhere = training.bytes_elsewhere(fabric, sent, idle or JobBytes())
+    second = [*sorted(known, key=lambda node: elsewhere[node])[-2:], ""][0]
+    room = training.CONTROL_BYTES + expected / 2
+    doubted = complete and not measure.would_fail(name, lowest) and elsewhere[second] > room
+    if doubted:
+        device, count = training.busiest_other(fabric, sent.sent[second])
+        note = (
+            f"{device} on {second} sent {quantity(count / 1e6, 'MB')} during the job: these may be "
+            f"the job's bytes, and those of {fabric} another program's"
+        )
+    measure(name, None if doubted else lowest, samples=len(known), note=note)
     low = sorted(node for node, share in known.items() if measure.would_fail(name, share))
     if not complete or not low:
         return

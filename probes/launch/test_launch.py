@@ -15,7 +15,7 @@ from probes.launch import controls, judge
 from probes.launch import criterion as check
 from probes.launch import job_processes as processes
 from probes.launch.controls import control_missing_rank, launch_jobs, prepare_path
-from probes.launch.guide import GuidedCluster, new_name
+from probes.launch.guide import SKIP, GuidedCluster, new_name
 from probes.launch.job_processes import JobState, NodeNotFree, hold_node
 from probes.launch.judge import judge_job, keep_transcript
 from probes.launch.ranks import all_lack, wrong_ranks
@@ -47,16 +47,21 @@ def judge_jobs(path, jobs, measure):
     """Judge the guide, its user, and the job that came of it; keep the evidence."""
     cluster, terms, guide = path.cluster, path.terms, jobs.guide
     whose = "seatrial's own guide" if guide.own else f"the guide {guide.name}"
-    caption = f"{whose}, sha256 {guide.sha256[:16]}, as it was followed"
+    caption = f"{whose}, sha256 {guide.sha256[:16]}, as it was read; transcript.txt has it as typed"
     measure.keep("guide.md", guide.text, kind="log", caption=caption)
     keep_transcript(jobs.said, measure, "", "the guide, as typed")
-    judge.judge_guide(guide, host_names(cluster), measure)
+    settings = judge.find_harmful_settings(path, jobs.said, controls.plain_options(path), measure)
+    judge.judge_guide(guide, host_names(cluster), measure, terms.launch.values, settings)
+    if guide.skipped:
+        lines = ", ".join(f"{first} to {last}" for first, last in guide.skipped)
+        blocks = f"{quantity(len(guide.skipped), 'blocks')} of the guide, marked with `{SKIP}`"
+        measure.covered(f"seatrial did not type {blocks}: lines {lines}")
     if condition_holds(check.RIGHTS_OF_USER, cluster, terms):
         judge.judge_user(jobs.identity, jobs.why_same, measure)
     job = judge.judge_ranks(path, jobs.said, measure)
     judge.judge_training(job, jobs.said, measure)
     if condition_holds(check.SHARE_ON_AGREED_NETWORK, cluster, terms):
-        judge.judge_network(job, terms.fabric, jobs.sent, jobs.said, measure)
+        judge.judge_network(job, terms.fabric, jobs.sent, jobs.said, measure, jobs.idle)
     ranks = quantity(len(job.rows), "ranks")
     measure.covered(f"{whose}: one job of {ranks}; {jobs.describe_user()}")
 
@@ -68,7 +73,7 @@ def control_jobs(path, jobs, measure):
     keep_transcript(jobs.doctored, measure, "control", caption)
     caption = "the job with planted errors, which must be judged wrong"
     keep_transcript(jobs.planted, measure, "planted", caption)
-    controls.control_guide(path.guide, host_names(cluster), measure)
+    controls.control_guide(path, host_names(cluster), measure)
     if condition_holds(check.RIGHTS_OF_USER, cluster, terms):
         controls.control_user(jobs.us, jobs.why_same, measure)
     controls.control_missing_variable(path, jobs.doctored, measure)

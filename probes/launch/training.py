@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -326,21 +327,22 @@ BYTES_PER_PARAMETER = 2  # bf16; in fp32 a job sends twice as many
 
 @dataclass
 class JobBytes:
-    """Bytes that each node sent while a job ran, by device; by node name."""
+    """Bytes that each node sent while a job ran, by device; by node name.  And how long it ran."""
 
     sent: dict[str, dict[str, int | None]] = field(default_factory=dict)
+    seconds: float = 0.0
 
     @classmethod
     def around(cls, cluster: Cluster, fabric: str, run: Callable[[], Any]) -> tuple[Any, JobBytes]:
         """Call `run` and return its result, and the bytes that the nodes sent meanwhile."""
-        before = cluster.on_each_node(read_counters)
-        result = run()
+        before, started = cluster.on_each_node(read_counters), time.monotonic()
+        result, seconds = run(), time.monotonic() - started
         after = cluster.on_each_node(read_counters)
         names = cluster.node_names
         both = before.keys() & after.keys()
         # The interfaces of the fabric count as one.
         ends = {id: [join_fabric(sent[id], fabric) for sent in (before, after)] for id in both}
-        return result, cls({names[id]: counter_growth(*pair) for id, pair in ends.items()})
+        return result, cls({names[id]: counter_growth(*pair) for id, pair in ends.items()}, seconds)
 
 
 def expected_bytes(parameters: int, steps: int, nodes: int) -> float:
@@ -365,6 +367,21 @@ def shares_on(fabric: str, job: JobBytes, expected: float) -> dict[str, float | 
         name: None if count is None or expected <= 0 else min(1.0, count / expected)
         for name, count in counts.items()
     }
+
+
+# Ray's control, logs and the start of a job; in a lab 0.3 MB on a node, 1 MB on the head.
+CONTROL_BYTES = 4_000_000
+
+
+def bytes_elsewhere(fabric: str, job: JobBytes, idle: JobBytes) -> dict[str, float]:
+    """Return, by node, what the other devices sent beyond their rate before the job (`idle`)."""
+    times = job.seconds / idle.seconds if idle.seconds else 0.0
+    own, before = (
+        {node: sum(count or 0 for name, count in sent.items() if name != fabric)
+         for node, sent in one.sent.items()}
+        for one in (job, idle)
+    )  # fmt: skip
+    return {node: count - times * before.get(node, 0) for node, count in own.items()}
 
 
 def busiest_other(fabric: str, sent: Mapping[str, int | None]) -> tuple[str, int]:

@@ -204,6 +204,7 @@ def no_gdr(log: Log) -> Iterator[Finding]:
     hosts = {name: host.no_gdr for name, host in log.hosts.items() if host.no_gdr}
     if (not hosts and False not in log.gdr) or no_gdr_notes(log):
         return
+    hosts = {name: line for name, line in hosts.items() if not may_lack_gdr(log, log.hosts[name])}
     reason = "".join(f" ({hit.detail})" for hit in log.hits["gdr-why"][:1])
     # All ranks log GDR 0 if one has it.
     nameless = "a host that is not named" if hosts else "ranks without connections in the log"
@@ -215,15 +216,27 @@ def no_gdr(log: Log) -> Iterator[Finding]:
     yield one_finding("FAB-NO-GDR", message, named, list(hosts.values()) or [log.no_gdr], remedy)
 
 
+def may_lack_gdr(log: Log, host: Host) -> bool:
+    """Return whether the host is on EFA, and nothing shows that its GPUs have GPUDirect there.
+
+    An instance with one GPU (p5.4xlarge) has none.
+    """
+    listed = [gpu for name, gpu in log.others.test_ranks.values() if name == host.name]
+    gpus, has_gdr = host.gpus or listed, TEXT["gdr_on_efa"].search
+    on_efa = {"ibfabric" in name or name == "OFI" for name in host.networks} == {True}
+    return on_efa and not (len(gpus) > 1 and all(map(has_gdr, gpus)))
+
+
 def no_gdr_notes(log: Log) -> list[str]:
     """Note that RDMA goes through host memory where the hardware has no GPUDirect."""
     devices = {device for host in log.hosts.values() for device in host.devices or ()}
-    names = {name for host in log.hosts.values() for name in host.networks}
+    hosts = [host for host in log.hosts.values() if host.networks]
+    hosts = [host for host in hosts if host.no_gdr] or hosts
     gpus, unified = {gpu for _, gpu in log.others.test_ranks.values()}, TEXT["unified"].search
     reasons = [
         (say("omni_path"), {one.startswith("hfi1") for one in devices}),
         (say("unified", gpus=join_names(sorted(gpus))), {bool(unified(gpu)) for gpu in gpus}),
-        (say("old_efa"), {not log.has_gdr and ("ibfabric" in n or n == "OFI") for n in names}),
+        (say("old_efa"), {may_lack_gdr(log, host) for host in hosts}),
     ]
     staged = [reason for reason, holds in reasons if holds == {True}]
     shown = False in log.gdr or log.no_gdr

@@ -10,7 +10,7 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -159,6 +159,7 @@ class Host:
     edges: dict[str, str] = field(default_factory=dict)  # to other hosts: kind -> where first seen
     # (receives, has GPUDirect) -> place of the first such RDMA edge
     gdr: dict[tuple[bool, bool], str] = field(default_factory=dict)
+    gpus: Sequence[str] = ()  # models, one for each GPU; none if the caller does not know them
 
     @property
     def addresses(self) -> list[str]:

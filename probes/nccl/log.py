@@ -46,7 +46,6 @@ class Log:
         self.has_info = False  # some line is no warning
         self.unread_files: list[str] = []  # one sentence for each file without usable lines
         self.read_failed = False  # a file could not be read to its end
-        self.has_gdr = False  # the caller knows that these GPUs are on machines with GPUDirect
         self.every_rank = False  # the caller knows that each rank's complete log is here
         self.tail_size = 0  # ranks, as the end of an edge's line gives them
 

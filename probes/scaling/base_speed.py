@@ -33,15 +33,26 @@ EXPLODING = 1e30  # learning rate and clipping norm: the next step's loss is not
 
 @dataclass(frozen=True)
 class SpeedTest:
-    """One way to judge a rung's speed: the name of the measure, and its limit (None: no limit)."""
+    """One way to judge a rung's speed: the name of the measure, and its limit (None: no limit).
+
+    `device` is the GPU of the nodes that it judges, where nodes have different ones: each kind has
+    its own peak.
+    """
 
     name: str
     limit: Limit | None
+    device: str = ""
+
+    def part(self, rung: Rung) -> Rung:
+        """Reduce the rung to the nodes that the test judges."""
+        own = [node for node, (device, _) in rung.gpus.items() if device == self.device]
+        return only(rung, *own) if own else rung
 
     def read(self, rung: Rung) -> tuple[float | None, str]:
         """Read the rung's value; return (value, ""), or (None, reason)."""
         if self.name == check.TOKENS_PER_S:
             return rung.tokens_per_s, ""
+        rung = self.part(rung)
         if rung.mfu is None:
             unknown = f"the peak of {rung.devices or 'this device'} is unknown"
             return None, f"{unknown}: set [SCALING.tokens_per_s] in the contract"
@@ -64,13 +75,14 @@ def speed_tests(base: Rung, limits: LimitLookup, emulated: bool) -> list[SpeedTe
     """List the tests of the base rung: at least one, with or without a limit.
 
     An emulated accelerator has no peak, so it has no MFU test.  A real accelerator has one if MFU
-    has a limit, or if no tokens per second are agreed.
+    has a limit, or if no tokens per second are agreed; each kind has its own.
     """
     tokens, agreed = limits(check.TOKENS_PER_S), limits(check.MFU)
     tests = [SpeedTest(check.TOKENS_PER_S, tokens)] if tokens or emulated else []
-    limit = agreed or (derived_limit(base.devices) if base.mfu is not None else None)
-    if not emulated and (limit or not tokens):
-        tests.append(SpeedTest(check.MFU, limit))
+    for device in () if emulated else sorted({one for one, _ in base.gpus.values()} or {""}):
+        part = SpeedTest(check.MFU, None, device).part(base)
+        limit = agreed or (derived_limit(part.devices) if part.mfu is not None else None)
+        tests += [SpeedTest(check.MFU, limit, device)] if limit or not tokens else []
     return tests
 
 
@@ -78,19 +90,20 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
     """Judge the median node alone by each test; name the nodes that are too slow."""
     on, timed = f"{node_count_text(1)}, {base.load_text}", len(base.steps[0])
     for test in tests:
-        value, note = test.read(base)
-        measure(test.name, value, on=on, limit=test.limit, samples=timed, note=note)
+        part, where = test.part(base), f"{test.device}, {on}" if test.device else on
+        value, note = test.read(part)
+        measure(test.name, value, on=where, limit=test.limit, samples=timed, note=note)
         cover_alike(measure, "GPUs", {test.name: test.limit} if test.name == check.MFU else {})
-        if test.name == check.MFU and len({*base.nodes}) > 1:
-            shares = {name: test.read(only(base, name))[0] or 0.0 for name in base.nodes}
+        if test.name == check.MFU and len({*part.nodes}) > 1:
+            shares = {name: test.read(only(part, name))[0] or 0.0 for name in part.nodes}
             slowest = min(shares, key=lambda name: shares[name])
             measure.note("mfu_of_slowest_node", shares[slowest], "ratio", on=slowest)
         if test.limit is None:
-            words = f"no limit for one node's speed is agreed, or known for {base.devices}"
+            words = f"no limit for one node's speed is agreed, or known for {part.devices}"
             remedy = f": set [SCALING.{test.name}] in the contract" if measure.row.required else ""
             measure.covered(words + remedy)
-        elif value is not None and test.fails(base):
-            slow = [name for name in dict.fromkeys(base.nodes) if test.fails(only(base, name))]
+        elif value is not None and test.fails(part):
+            slow = [name for name in dict.fromkeys(part.nodes) if test.fails(only(part, name))]
             words = f"training on one node is too slow ({join_names(slow)}): "
             words += "MFU " * (test.name == check.MFU)
             observed = quantity(value, test.limit.unit)
@@ -103,12 +116,14 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
         measure.note(check.MFU, base.mfu, "ratio", on=on)
 
 
-def only(base: Rung, node: str) -> Rung:
-    """Reduce the rung to the ranks of one node."""
-    ranks = [rank for rank, name in enumerate(base.nodes) if name == node]
-    steps = [base.steps[rank] for rank in ranks]
-    tokens = base.tokens_per_rank * len(ranks)  # another node may have fewer GPUs
-    return replace(base, nodes=[node] * len(ranks), steps=steps, tokens_per_step=tokens)
+def only(base: Rung, *chosen: str) -> Rung:
+    """Reduce the rung to the ranks of these nodes, which have the same GPUs."""
+    ranks = [rank for rank, name in enumerate(base.nodes) if name in chosen]
+    nodes, steps = [base.nodes[rank] for rank in ranks], [base.steps[rank] for rank in ranks]
+    device, peak = base.gpus.get(chosen[0], (base.devices, base.peak_flops))
+    part = replace(base, nodes=nodes, steps=steps, devices=device, peak_flops=peak)
+    tokens = base.tokens_per_rank * len(part.judged_steps)  # another node may have fewer GPUs
+    return replace(part, tokens_per_step=tokens)
 
 
 def control_bad_base(

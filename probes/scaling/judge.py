@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from probes.check.recorder import Recorder
 from probes.findings import finding
@@ -175,18 +175,16 @@ def judge_training(rung: Rung, measure: Recorder, on: str) -> None:
     """Judge that a rung's ranks trained one model: their losses are finite and agree."""
     measure(check.NON_FINITE, rung.non_finite, on=on)
     measure(check.DISAGREEMENTS, len(rung.disagreements), on=on)
-    measure.explain(*find_invalid_rung(rung, on))
+    measure.explain(find_invalid_rung(rung, on))
 
 
-def find_invalid_rung(rung: Rung, on: str) -> list[Finding]:
+def find_invalid_rung(rung: Rung, on: str) -> Iterator[Finding]:
     """Find evidence that a rung's ranks did not train one model, however fast they were."""
-    findings = []
     if rung.non_finite:
         message = f"at {on}, number of NaN or infinite losses, over all ranks: {rung.non_finite}"
-        findings.append(finding("SCALE-NAN", message))
+        yield finding("SCALE-NAN", message)
     if rung.disagreements:
-        findings.append(finding("SCALE-RANKS-DISAGREE", f"at {on}, in {rung.disagreements[0]}"))
-    return findings
+        yield finding("SCALE-RANKS-DISAGREE", f"at {on}, in {rung.disagreements[0]}")
 
 
 def judge_stragglers(rungs: Sequence[Rung], limits: LimitLookup, measure: Recorder) -> None:
@@ -199,19 +197,16 @@ def judge_stragglers(rungs: Sequence[Rung], limits: LimitLookup, measure: Record
     measure.note("step_time_of_slowest_node_over_fastest", ratio, "ratio")
     for slowest, *_ in (_slow_alone(rungs[0]), _slow_ranks(rungs[-1])):
         measure(check.STRAGGLER, slowest.share, on=slowest.subject)
-    measure.explain(*find_stragglers_beyond(rungs, limits(check.STRAGGLER)))
+    measure.explain(find_stragglers_beyond(rungs, limits(check.STRAGGLER)))
 
 
-def find_stragglers_beyond(rungs: Sequence[Rung], limit: Limit | None) -> list[Finding]:
+def find_stragglers_beyond(rungs: Sequence[Rung], limit: Limit | None) -> Iterator[Finding]:
     """Find all nodes and all ranks that break the straggler limit, if there is one."""
-    findings = []
     for parts in (_slow_alone(rungs[0]), _slow_ranks(rungs[-1])):
         slow = [part for part in parts if limit and limit.judge(part.share) is Verdict.FAIL]
         if slow:
             suspects = dict.fromkeys(name for part in slow for name in part.suspects)
-            message = "; ".join(part.message for part in slow)
-            findings.append(finding("SCALE-STRAGGLER", message, [*suspects]))
-    return findings
+            yield finding("SCALE-STRAGGLER", "; ".join(part.message for part in slow), [*suspects])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,27 +222,22 @@ class _SlowPart:
     suspects: list[str]
 
 
-def _slow_alone(base: Rung) -> list[_SlowPart]:
+def _slow_alone(base: Rung) -> Iterator[_SlowPart]:
     """List each node of the base rung, where it runs alone, slowest first."""
-    parts = []
     for node, excess in breakdown.slowest_nodes(base.node_seconds()):
         than = f"{percent(excess)} longer than that of the median node"
         message = f"a step on {node} alone takes {than}"
-        parts.append(_SlowPart(f"{node} alone", excess, message, [node]))
-    return parts
+        yield _SlowPart(f"{node} alone", excess, message, [node])
 
 
-def _slow_ranks(rung: Rung) -> list[_SlowPart]:
+def _slow_ranks(rung: Rung) -> Iterator[_SlowPart]:
     """List each rank of a rung, ordered by how much it delays the others."""
-    parts = []
     for slow in breakdown.find_stragglers(rung.steps):
         rank, node = f"rank {slow.rank}", rung.nodes[slow.rank]
         share = f"{percent(slow.share)} of the step time"
         message = f"{rank} on {node} makes the other ranks wait: its part `{slow.segment}` of a "
         message += f"step is too long, by {share}"
-        subject = f"{rank} ({node}) in {slow.segment}"
-        parts.append(_SlowPart(subject, slow.share, message, [rank, node]))
-    return parts
+        yield _SlowPart(f"{rank} ({node}) in {slow.segment}", slow.share, message, [rank, node])
 
 
 def record_prediction(ladder: Ladder, measure: Recorder) -> Forecast | None:

@@ -50,7 +50,11 @@ OPTIONS = (
         "CRITERION",
         "run only these criteria, such as FABRIC,GANG. The run is then PARTIAL, and never accepted",
     ),
-    RunOption("--nodes", "N", "how many nodes were ordered, if the contract does not say"),
+    RunOption(
+        "--nodes",
+        "N",
+        "how many nodes were ordered, if the contract does not say, or allows several numbers",
+    ),
     RunOption(
         "--wait-for-nodes",
         "SECONDS",
@@ -68,6 +72,12 @@ OPTIONS = (
         "RUN|FOLDER",
         "earlier run to compare with: its run folder, or a folder of runs. Of a folder of runs, "
         "the newest complete run of this cluster is used",
+    ),
+    RunOption(
+        "--paths-from",
+        "RUN",
+        "earlier run whose FABRIC tested some pairs of nodes: this run tests pairs that did not "
+        "meet there. Both need the same contract",
     ),
     RunOption("--operator", "NAME", "who runs the test; the report shows this name"),
     RunOption(

@@ -16,7 +16,7 @@ from reports import acceptance
 from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
 from reports.exports import check_renderings, render_all, write_all
 from reports.frames.history import is_run
-from reports.measurement import Limit, Measurement
+from reports.measurement import Limit, Measurement, Verdict
 from reports.record import SCHEMA, RunRecord
 from reports.redact import redact
 from reports.run_folder.event_log import CONTRACT, SUMS, EventReader, UnreadableRun, open_regular
@@ -72,7 +72,9 @@ class NewJudge:
     def _terms(self) -> ClusterTerms:
         """Return the contract's terms; --nodes of the run fills in a missing number of nodes."""
         terms, ordered = self.contract.cluster, self.old.get("nodes")
-        fill_in = terms.nodes is None and ordered
+        most = terms.nodes_at_most  # up to it, --nodes orders more than the contract
+        same = most and most == self.old.get("nodes_at_most")
+        fill_in = ordered and (terms.nodes is None or (same and ordered > terms.nodes))
         return terms.model_copy(update={"nodes": ordered}) if fill_in else terms
 
     def _judge_measurement(self, probe: str, data: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +120,8 @@ class NewJudge:
         if measure.order == "at least":
             limit = Limit(low=order, unit=data["unit"], because="ordered")
         elif measure.order == "exactly" and isinstance(order, int):
-            limit = exactly(order, data["unit"], "ordered")
+            most = self._terms().nodes_at_most if measure == "nodes" else None
+            limit = exactly(order, data["unit"], "ordered", most)
         else:  # the old order chose the value, or what its node must have
             other = key in self.other
             return {**data, "limit": None, "note": self._describe_change(key)} if other else data
@@ -145,7 +148,7 @@ class NewJudge:
         if not self.other:
             return ""
         depends = measures_by_term()
-        keys = [key for key in self.other if key != measure.ordered_by]
+        keys = [key for key in self.other if key not in (measure.ordered_by, "nodes_at_most")]
         keys = [key for key in keys if measure in depends[key][criterion]]
         return "; ".join(self._describe_change(key) for key in keys)
 
@@ -287,6 +290,25 @@ def check_baseline(path: Path, agreed: Contract | None) -> None:
             )
     elif not path.is_dir():
         raise UnreadableRun(f"{path}: expected a run or a folder of runs, found none")
+
+
+def read_paths(path: Path, agreed: Contract | None) -> RunRecord:
+    """Read the run whose meetings of nodes FABRIC carries on.  Raises UnreadableRun if none can."""
+    summary = _read_sound(path)
+    record, fabric = summary.record, summary.record.results_of("FABRIC")
+    reasons = {
+        "is not of this contract": not agreed or agreed.sha256 != record.contract.sha256,
+        "cannot be verified": bool(summary.integrity.doubts or record.unverified),
+        "did not finish": record.state != "finished",
+        "has a FABRIC that failed or is not complete": record.verdict("FABRIC").rank
+        > Verdict.MARGINAL.rank,
+        "found a slow pair of nodes, or left none to test": not any(
+            "paths" in one.series for one in fabric
+        ),
+    }
+    for reason in (text for text, holds in reasons.items() if holds):
+        raise UnreadableRun(f"--paths-from {path}: the run {reason}: nothing can be carried on")
+    return record
 
 
 def _without_texts(facts: dict[str, Any]) -> dict[str, Any]:

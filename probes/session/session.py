@@ -33,13 +33,14 @@ from probes.contract.contract import (
 from probes.contract.derived_limits import derive_contract, list_slips, size_contract
 from probes.session.signals import SIGNALS
 from reports.numbers import quantity
-from reports.record import TIERS, Finding, ProbeResult
+from reports.record import TIERS, Finding, ProbeResult, RunRecord, node_facts
 from reports.run_folder import store
-from reports.run_folder.event_log import SUBMISSION_VARIABLE
+from reports.run_folder.event_log import SUBMISSION_VARIABLE, UnreadableRun
 from reports.run_folder.store import Store, make_free_folder
 from reports.run_folder.times import utc_time
 from reports.sanitize import one_line
 from reports.version import suite_version
+from scaling.collectives.paths import PathsBefore, read_pairs
 
 # Elsewhere a path of a probe may be gone tomorrow: `seatrial submit` removes its environment.
 IN_CHECKOUT = (Path(__file__).resolve().parents[2] / "conftest.py").is_file()
@@ -81,6 +82,7 @@ class RunSettings:
     operator: str = ""
     wait_for_nodes_s: int = 0
     wait_for_room_s: int = 0
+    paths: RunRecord | None = None  # of the run that --paths-from names
 
 
 class RunSession:
@@ -109,6 +111,7 @@ class RunSession:
         try:
             self._join(agreed, awaited)
             self._describe(agreed)
+            self._carry_on(settings.paths)
             SIGNALS.hold()  # until the first event has what writes the last one
         except (KeyboardInterrupt, SystemExit):  # Ray's own handler of SIGTERM raises SystemExit
             self._cut_off(agreed)
@@ -170,6 +173,18 @@ class RunSession:
         # By the recorded size: a later `seatrial rejudge` and `verify` know no other.
         size = self.described.get("alive", 0), self.described.get("ranks", 0)
         self.contract = size_contract(self.contract, *size)
+
+    def _carry_on(self, before: RunRecord | None) -> None:
+        """Let FABRIC test pairs that did not meet in an earlier run.  Raises UnreadableRun."""
+        if not before or not self.cluster:
+            return
+        if before.cluster_name != self.name:
+            self.cluster.close()
+            found = f"--paths-from: run {before.id} is of cluster {before.cluster_name}"
+            raise UnreadableRun(f"{found}. Expected: a run of {self.name}")
+        packed = next(one.series["paths"] for one in before.results if "paths" in one.series)
+        facts = node_facts(before.cluster), self.cluster.facts
+        self.cluster.paths_before = PathsBefore(before.head, read_pairs(packed, *facts))
 
     def _cut_off(self, agreed: Contract | None) -> None:
         """Leave the cluster after a signal that came before the first probe: the record says so."""

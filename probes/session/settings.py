@@ -10,6 +10,7 @@ from probes.check.registry import CRITERIA
 from probes.cluster.address import check_spec
 from probes.contract.contract import Contract, ContractError, load
 from probes.session.options import BY_KEY, check_nonce
+from probes.session.rejudge import read_paths
 from probes.session.session import DEFAULT_CONTRACT, RunSettings
 from reports.record import TIERS
 from reports.sanitize import closest_name, one_line
@@ -38,26 +39,21 @@ def read_settings(values: Mapping[str, str | None]) -> RunSettings:
     if why := check_nonce(values["nonce"] or ""):
         raise OptionError(why)
     return RunSettings(
-        spec=values["cluster"] or "",
-        contract_arg=name or "",
-        agreed=agreed,
-        tier=tier or (agreed.tier if agreed else TIERS[0]),
-        run_dir=values["run_dir"],
-        nodes=nodes,
-        only=only,
-        nonce=values["nonce"] or "",
-        operator=one_line(values["operator"] or ""),
-        wait_for_nodes_s=wait_s,
+        spec=values["cluster"] or "", contract_arg=name or "", agreed=agreed,
+        tier=tier or (agreed.tier if agreed else TIERS[0]), run_dir=values["run_dir"],
+        nodes=nodes, only=only, nonce=values["nonce"] or "",
+        operator=one_line(values["operator"] or ""), wait_for_nodes_s=wait_s,
         wait_for_room_s=_read_wait("wait_for_room", values),
-    )
+        paths=read_paths(Path(before), agreed) if (before := values["paths_from"]) else None,
+    )  # fmt: skip
 
 
 def _check_nodes(agreed: Contract | None, nodes: int | None, wait_s: int) -> None:
     """Check that options and contract order one number of nodes, and that waiting has one."""
-    if agreed and nodes and agreed.cluster.nodes not in (None, nodes):
+    if agreed and nodes and not agreed.cluster.allows(nodes):
         raise ContractError(
             f"{nodes} nodes were requested (--nodes or SEATRIAL_NODES), but contract "
-            f"{agreed.name} orders {agreed.cluster.nodes}: drop one of the two numbers"
+            f"{agreed.name} orders {agreed.cluster.nodes_text}: drop one of the two numbers"
         )
     if wait_s and not (nodes or (agreed and agreed.cluster.nodes)):
         raise ContractError(

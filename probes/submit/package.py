@@ -104,8 +104,9 @@ def make_package(
     options = dict(options)
     if contract := options.get("contract"):
         options["contract"] = _add_contract(files, contract)
-    if baseline := options.get("baseline"):
-        options["baseline"] = _add_folder(files, Path(baseline))
+    for key in ("baseline", "paths_from"):
+        if options.get(key):
+            options[key] = _add_folder(files, Path(options[key]))
     for wheel in _wheels(wheels):
         files[f"{WHEELS}{wheel.name}"] = wheel.read_bytes()
     plan = {"options": options, "to_pytest": list(to_pytest), "github": github}

@@ -56,14 +56,9 @@ def what_was_asked(options: Mapping[str, str], id: str, rehearsal: bool | None) 
         raise SubmitError(f"{options['contract']} is a draft: no run takes it")
     agreed = content is not None and is_emulated(content)
     nodes = options.get("nodes", "")
-    return Submitted(
-        id=id,
-        nonce=options.get("nonce"),
-        contract=content,
-        tier=options.get("tier"),
-        nodes=int(nodes) if nodes.isdecimal() else None,
-        rehearsal=agreed if rehearsal is None else rehearsal,
-    )
+    count = int(nodes) if nodes.isdecimal() else None
+    agreed = agreed if rehearsal is None else rehearsal
+    return Submitted(id, options.get("nonce"), content, options.get("tier"), count, agreed)
 
 
 def read_contract(name: str | None) -> bytes | None:
@@ -174,8 +169,11 @@ def compare_facts(
         yield "the run was accepted, but no contract was submitted"
     nodes = cluster.get("nodes")
     count = len(nodes) if isinstance(nodes, list) else 0
-    if asked.nodes is not None and count != asked.nodes:
-        yield f"nodes of the run: {count}. Expected: {asked.nodes} (--nodes)"
+    least = asked.nodes or count
+    most = max(least, table(parse_toml(asked.contract or b""), "cluster").get("nodes_at_most", 0))
+    if not least <= count <= most:
+        allowed = f"{least} to {most}" if most > least else least
+        yield f"nodes of the run: {count}. Expected: {allowed} (--nodes)"
     if start.get("rehearsal") and not asked.rehearsal:
         yield f"the run is a rehearsal: {start['rehearsal']}. Expected: no rehearsal ({AGREED})"
     because = "the job's exit code says that the run is accepted"

@@ -331,7 +331,11 @@ def _parse_settings(settings: tuple[str, ...]) -> dict[str, str | None]:
 
 
 def print_rendezvous(shown: str, gang: Gang, attempt: int) -> None:
-    """Print one line for each rank: attempt, location, rendezvous, and the variables `shown`."""
+    """Print one line for each rank: attempt, location, rendezvous, and variables.
+
+    These are those that are `shown`, and those of TUNING_VARIABLES that are set.
+    """
+    shown = ",".join([shown, *rank_environment.TUNING_VARIABLES])
     environments = gang.run(read_variables, shown, timeout=60)
     for place, variables in zip(gang.places, environments, strict=True):
         where = {"node": place.node, "host": place.host, "pid": place.pid}

@@ -94,19 +94,21 @@ def search_rails(
     matrix: bool = False,
     effect: float = MIN_EFFECT,
     known: tuple[float, float] | None = None,
+    first: list[list[Pair]] | None = None,
 ) -> FaultSearchResult:
     """Search several rails as `search_faults` does one network; all are compared with each other.
 
     `rails` holds the ports of each rail, by a name of their own. Only ports of one rail meet. A
     round has the disjoint pairs of all rails, so a rail that is slow everywhere is found too.
     `known` is what `typical_speed` returns, where it does not follow from the first meetings.
+    `first` are the rounds that all meet, in place of the first ones.
     """
     ports = [port for rail in rails for port in rail]
-    if len(set(ports)) < len(ports):
-        duplicates = sorted(name for name, count in Counter(ports).items() if count > 1)
+    if duplicates := sorted(name for name, count in Counter(ports).items() if count > 1):
         raise ValueError(f"expected each node once, found twice: {', '.join(duplicates)}")
     search = _Search([list(rail) for rail in rails], measure_pairs, effect, known)
-    search.measure_first(all_pairs=matrix or search.rail_size < MIN_QUICK_NODES)
+    every = matrix or search.rail_size < MIN_QUICK_NODES
+    search.measure_first(plan_rounds(rails) if every else first)
     while schedule := search.suspect_round() or search.recheck_rounds():
         search.measure_rounds(schedule)
     return search.result()
@@ -124,6 +126,12 @@ def round_robin(items: Sequence[Item]) -> Iterator[list[tuple[Item, Item]]]:
         opposite = zip(order[:half], reversed(order[half:]), strict=True)
         yield [(items[a], items[b]) for a, b in opposite if max(a, b) < count]
         order = [order[0], order[-1], *order[1:-1]]
+
+
+def plan_rounds(rails: Sequence[Sequence[str]]) -> Iterator[list[Pair]]:
+    """Yield the rounds in which each pair of a rail meets once, on all rails at the same time."""
+    for rounds in zip_longest(*map(round_robin, rails), fillvalue=()):
+        yield [pair for pairs in rounds for pair in pairs]
 
 
 def pack_rounds(pairs: Iterable[Pair]) -> list[list[Pair]]:
@@ -220,7 +228,8 @@ def attribute_slow_links(
 
     An end is one direction of a node. It is guilty if NODE_SLOW_SHARE of its links are slow.
     The search is greedy: the end with the largest share of slow links comes first. Links that
-    it explains no longer count for the end at their other side.
+    it explains no longer count for the end at their other side.  In the end, an end is not guilty
+    whose links the others explain: of four nodes where three send slowly, one receives slowly.
     """
     link_counts = Counter(end for link in measured for end in _link_ends(link))
     slow_at: dict[LinkEnd, set[Link]] = defaultdict(set)
@@ -234,7 +243,7 @@ def attribute_slow_links(
     min_links = min(2, node_count - 2)  # with three nodes, only one link may be left to judge by
     queue = [(weight(end), end) for end, links in slow_at.items() if len(links) > 1]
     heapify(queue)
-    guilty: dict[LinkEnd, None] = {}
+    guilty, links_of = dict[LinkEnd, None](), {end: [*links] for end, links in slow_at.items()}
     while queue:
         priority, worst = heappop(queue)
         if len(slow_at[worst]) < max(min_links, NODE_SLOW_SHARE * link_counts[worst]):
@@ -247,6 +256,10 @@ def attribute_slow_links(
             other_end = next(end for end in _link_ends(link) if end != worst)
             slow_at[other_end].discard(link)
             link_counts[other_end] -= 1
+    for end in [*guilty]:
+        others = guilty.keys() - {end}
+        if not any(others.isdisjoint(_link_ends(link)) for link in links_of[end]):
+            del guilty[end]
     return list(guilty), [link for link in slow if guilty.keys().isdisjoint(_link_ends(link))]
 
 
@@ -275,21 +288,19 @@ class _Search:
         self.rail_of = {node: index for index, rail in enumerate(self.rails) for node in rail}
         self.rail_size = max(map(len, self.rails), default=0)
 
-    def measure_first(self, all_pairs: bool) -> None:
-        """Measure the first round, or all pairs, and take the typical speed from it.
+    def measure_first(self, rounds: Iterable[list[Pair]] | None) -> None:
+        """Measure the first round, or these, and take the typical speed from them.
 
         Later rounds would distort the typical speed, because suspects are over-represented
         in them. If the first round proves no node good, up to MAX_FIRST_ROUNDS are
         measured.
         """
-        by_rail = zip_longest(*map(round_robin, self.rails), fillvalue=())
-        schedule = ([pair for pairs in rounds for pair in pairs] for rounds in by_rail)
-        first = ([pairs] for pairs in islice(schedule, MAX_FIRST_ROUNDS))
-        for batch in [list(schedule)] if all_pairs else first:
+        first = ([pairs] for pairs in islice(plan_rounds(self.rails), MAX_FIRST_ROUNDS))
+        for batch in first if rounds is None else [list(rounds)]:
             self.measure_rounds(batch)
             found = typical_speed(self.speeds.values(), self.effect)
             if self.known:  # of one round: all of its pairs may share what is slow
-                found = max(self.known, found) if all_pairs else self.known
+                found = self.known if rounds is None else max(self.known, found)
             self.typical, self.limit = found
             if self.proven_good():
                 return
@@ -367,16 +378,8 @@ class _Search:
             for node in self.nodes
             if node in directions
         }
-        return FaultSearchResult(
-            self.speeds,
-            self.typical,
-            nodes,
-            links,
-            self.rounds,
-            self.rechecks,
-            self.coverage(),
-            self.limit,
-        )
+        found = self.speeds, self.typical, nodes, links, self.rounds, self.rechecks
+        return FaultSearchResult(*found, self.coverage(), self.limit)
 
     def coverage(self) -> str:
         """Describe which pairs were measured, and what was not judged."""

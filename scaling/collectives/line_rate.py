@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import click
 
 from reference_trainer.rank_environment import LAUNCH_VARIABLES
 from reports.command import CheckedCommand
+from reports.groups import group_pairs
 from reports.numbers import percent, quantity
 from scaling.bounds import Amount, Bandwidth, Count
 from scaling.collectives.operations import ITEM_BYTES, OPERATIONS, PLACEMENTS, Operation
@@ -135,25 +135,20 @@ def line_rate(facts: list[dict[str, Any]], fabric: str) -> LineRate | None:
     `interfaces`. `rdma` are sysfs ports: rate "400 Gb/sec (4X NDR)", state "4: ACTIVE",
     link_layer "InfiniBand". `interfaces` have a speed in Mbit/s, None for virtual devices.
     """
+    hosts = [fact["host"] for fact in facts]
     if fabric == "rdma":
-        rates = [
-            _rdma_line_rate(fact["host"], rails)
-            for fact, rails in zip(facts, installed_rails([f["rdma"] for f in facts]), strict=True)
-        ]
+        rates = [*map(_rdma_line_rate, hosts, installed_rails([fact["rdma"] for fact in facts]))]
     else:
         rates = [_interfaces_line_rate(fact, fabric.split(",")) for fact in facts]
     known = [rate for rate in rates if rate is not None]
     if not known or len(known) < len(rates):
         return None
     best = max(known, key=lambda rate: rate.gbytes_per_s)
-    slower = [
-        f["host"]
-        for f, rate in zip(facts, known, strict=True)
-        if rate.gbytes_per_s < best.gbytes_per_s
-    ]
+    fastest = best.gbytes_per_s
+    slower = [host for host, one in zip(hosts, known, strict=True) if one.gbytes_per_s < fastest]
     overflow = f" and {len(slower) - MAX_NAMED_NODES} more" if len(slower) > MAX_NAMED_NODES else ""
     message = f"; a lower rate on {', '.join(slower[:MAX_NAMED_NODES])}{overflow}" if slower else ""
-    return LineRate(best.gbytes_per_s, best.because + message)
+    return LineRate(fastest, best.because + message)
 
 
 def limit_reason(fraction: float, rate_text: str) -> str:
@@ -185,13 +180,12 @@ def installed_rails(nodes: Sequence[list[dict[str, str]]]) -> list[list[Rail] | 
     known. A node without a port of the kind gets None. `nodes` are ports as in `line_rate`.
     """
     ports = [[(port, _port_kind(port)) for port in node] for node in nodes]
-    counts = Counter(kind for node in ports for _, kind in node)
-    rates: dict[str, float] = {}
-    for port, kind in (pair for node in ports for pair in node):
-        if known := _port_gbps(port):
-            rates[kind] = max(rates.get(kind, 0.0), known)
-    main_kind = max(rates, key=lambda k: (rates[k], counts[k], -RAIL_KINDS.index(k)), default="")
-    if any(count > counts[main_kind] for kind, count in counts.items() if kind not in rates):
+    found = group_pairs((kind, _port_gbps(port)) for node in ports for port, kind in node)
+    rates = {kind: max(gbps) for kind, gbps in found.items() if any(gbps)}
+    order = {kind: (rates[kind], len(found[kind]), -RAIL_KINDS.index(kind)) for kind in rates}
+    main_kind = max(rates, key=order.__getitem__, default="")
+    most = len(found.get(main_kind, ()))
+    if any(len(gbps) > most for kind, gbps in found.items() if kind not in rates):
         return [None] * len(nodes)
     best = rates.get(main_kind, 0.0)
     return [
@@ -347,39 +341,23 @@ def select_sizes(sizes: Sequence[int], minbytes: str, maxbytes: str) -> list[int
     return selected
 
 
-@click.command(cls=CheckedCommand)
+@click.command(cls=CheckedCommand, context_settings={"show_default": True})
 @click.argument("name", metavar="COLLECTIVE", type=click.Choice(list(OPERATIONS)))
 @click.option(
     "--backend",
     type=click.Choice(["nccl", "gloo"]),
     help="Library of the collectives. Default: nccl if torch sees a GPU, otherwise gloo.",
 )
+@click.option("-b", "--minbytes", default="8", help="Smallest message, in bytes or as 64K, 4M, 1G.")
 @click.option(
-    "-b",
-    "--minbytes",
-    default="8",
-    show_default=True,
-    help="Smallest message, in bytes or as 64K, 4M, 1G.",
-)
-@click.option(
-    "-e",
-    "--maxbytes",
-    default="16G",
-    show_default=True,
-    help="Largest message, in bytes or as 64K, 4M, 1G.",
+    "-e", "--maxbytes", default="16G", help="Largest message, in bytes or as 64K, 4M, 1G."
 )
 @click.option(
     "--longest",
     default=1.0,
-    show_default=True,
     help="Leave larger messages out once one call takes longer than this many seconds.",
 )
-@click.option(
-    "--budget",
-    default=1.0,
-    show_default=True,
-    help="Longest time for one size, in seconds.",
-)
+@click.option("--budget", default=1.0, help="Longest time for one size, in seconds.")
 @click.option(
     "-J",
     "--json",
@@ -438,8 +416,7 @@ def _print_results(rows: list[Row], operation: Operation, result: Row, file: Pat
         click.echo(f"# {model}")
     for row in rows:
         for rank, offset in row["first_wrong"]:
-            click.echo(
-                f"# wrong: rank {rank}, element {offset} of {row['elements']}, {row['size']} B"
-            )
+            of = f"of {row['elements']}, {row['size']} B"
+            click.echo(f"# wrong: rank {rank}, element {offset} {of}")
     if file:
         file.write_text(json.dumps(results_document(rows, operation, ranks), indent=1))

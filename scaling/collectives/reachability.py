@@ -172,9 +172,8 @@ def check_udp(
             for endpoint, name in batch.items():
                 with suppress(OSError):  # EMSGSIZE: larger than the MTU of the own interface
                     sock.sendto(b"x" * (sizes[name] - UDP_HEADERS), endpoint)
-            for endpoint in _wait_for_answers(
-                sock, min(deadline, time.monotonic() + RETRY_S), len(batch)
-            ):
+            until = min(deadline, time.monotonic() + RETRY_S)
+            for endpoint in _wait_for_answers(sock, until, len(batch)):
                 if name := waiting.pop(endpoint, ""):
                     answers[name] = True
             for endpoint in batch.keys() & waiting.keys():

@@ -133,10 +133,8 @@ def sweep(
             for name in names
         }
         # Connections to the rendezvous store (MASTER_ADDR) are not the group's.
-        store_port = int(os.environ["MASTER_PORT"])
-        opened = [
-            ends for ends in tcp_connections(own_group().others) if store_port not in ends[2:]
-        ]
+        others, store_port = own_group().others, int(os.environ["MASTER_PORT"])
+        opened = [ends for ends in tcp_connections(others) if store_port not in ends[2:]]
         dist.barrier()  # after it, lost packets have been sent again
         readings.append(read())
         dist.barrier()  # a rank that leaves first would close the others' connections
@@ -184,8 +182,7 @@ def sweep_operation(
     backend, ranks = dist.get_backend(), dist.get_world_size()
     (max_bytes, reason), note = _max_message_bytes(device, backend), ""
     rows: list[dict[str, Any]] = []
-    planned = sizes or SIZES
-    for size in planned:
+    for size in sizes or SIZES:
         if operation.count(size, ranks) == 0:
             continue
         if size > max_bytes:
@@ -197,12 +194,8 @@ def sweep_operation(
         ]
         rows += new_rows
         slowest = max(row["slowest"] for row in new_rows)
-        if slowest > max_call_s and size != planned[-1]:
-            note = (
-                f"messages above {size_text(size)} were skipped: one call of that size takes "
-                f"{slowest:.2g} s"
-            )
-            break
+        if slowest > max_call_s:
+            max_bytes, reason = size, f"one call of that size takes {slowest:.2g} s"
     common = {"rank": dist.get_rank(), "ranks": ranks, "backend": backend}
     return {**common, "operation": operation.name, "note": note, "rows": rows}
 
@@ -217,9 +210,8 @@ def _max_message_bytes(device: Any, backend: str) -> tuple[int, str]:
     torch.cuda.empty_cache()  # memory that the last collective left in torch's cache is free too
     free = torch.tensor([torch.cuda.mem_get_info(device)[0]], device=device)
     dist.all_reduce(free, op=dist.ReduceOp.MIN)  # ranks must agree on the sizes
-    return min(
-        MAX_BYTES[backend], int(free[0]) // 4
-    ), "four such messages do not fit into the free memory of a GPU"
+    reason = "four such messages do not fit into the free memory of a GPU"
+    return min(MAX_BYTES[backend], int(free[0]) // 4), reason
 
 
 def _time_size(

@@ -104,6 +104,8 @@ class Rung:
     # FLOP/s of a rank's GPU; None if unknown or not the same for all. `devices` are the GPU names.
     peak_flops: Annotated[float | None, Unsaved] = None
     devices: Annotated[str, Unsaved] = ""
+    # By node, where nodes have different GPUs: the name of its GPUs, and the FLOP/s of each.
+    gpus: Annotated[dict[str, tuple[str, float | None]], Unsaved] = field(default_factory=dict)
     # Largest ratio over ranks of peak memory in use to what was estimated before the first step.
     memory_ratio: Annotated[float | None, Unsaved] = None
     # By rank: the trainer's records of its saves.
@@ -310,7 +312,8 @@ def _make_rung(
     results = [result for job in jobs for result in job]
     need = estimate_memory(config, config.shard or min(map(len, jobs)))
     jobs = [results] if as_one_job else jobs
-    peaks = {result["peak_flops"] for result in results}
+    peaks, names = ({one[key] for one in results} for key in ("peak_flops", "device_name"))
+    gpus = {n: (r["device_name"], r["peak_flops"]) for n, r in zip(nodes, results, strict=True)}
     per_rank = results[0]["tokens_per_step"] // results[0]["world"]  # each rank keeps its batch
     rung = Rung(
         count=count,
@@ -323,7 +326,8 @@ def _make_rung(
         clock=results[0]["spans"][0]["clock"],
         flops=flops_per_token(config),
         peak_flops=peaks.pop() if len(peaks) == 1 else None,
-        devices=", ".join(sorted({result["device_name"] for result in results})),
+        devices=", ".join(sorted(names)),
+        gpus=gpus if len(names) > 1 else {},
         memory_ratio=max(
             (r["peak_memory_bytes"] / need.total for r in results if r["peak_memory_bytes"]),
             default=None,

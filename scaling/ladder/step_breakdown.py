@@ -220,7 +220,6 @@ class TransferSkew:
     `last_ranks[k]` came last in step k. `skews[k]` is the mean wait for it, in seconds.
     """
 
-    segment: str
     transfer: float
     skew: float
     last_ranks: tuple[int, ...]
@@ -239,16 +238,16 @@ class TransferSkew:
 
 def split_segment(ranks: RankSteps, segment: str) -> TransferSkew:
     """Split one segment into transfer and skew. Raises KeyError if a step lacks it."""
-    return _split_transfer(segment, [[step.segments[segment] for step in steps] for steps in ranks])
+    return _split_transfer([[step.segments[segment] for step in steps] for steps in ranks])
 
 
-def _split_transfer(name: str, table: Sequence[Sequence[float]]) -> TransferSkew:
+def _split_transfer(table: Sequence[Sequence[float]]) -> TransferSkew:
     """Split what each rank spent, seconds [rank][step], into transfer and skew."""
     steps = [*zip(*table, strict=True)]
     last = tuple(spent.index(min(spent)) for spent in steps)
     skews = tuple(sum(spent) / len(spent) - min(spent) for spent in steps)
     transfer = statistics.fmean(map(min, steps))
-    return TransferSkew(name, transfer, statistics.fmean(skews), last, skews)
+    return TransferSkew(transfer, statistics.fmean(skews), last, skews)
 
 
 def transfer_growth(base: RankSteps, current: RankSteps) -> dict[str, float]:
@@ -271,7 +270,7 @@ def exposed_waits(ranks: RankSteps) -> dict[str, TransferSkew]:
     waits = [[step.waits for step in steps] for steps in ranks]
     names = dict.fromkeys(name for steps in waits for step_waits in steps for name in step_waits)
     by_name = {name: [[step.get(name, 0.0) for step in steps] for steps in waits] for name in names}
-    return {name: _split_transfer(name, seconds) for name, seconds in by_name.items()}
+    return {name: _split_transfer(seconds) for name, seconds in by_name.items()}
 
 
 def slowest_compute(ranks: RankSteps, segments: Collection[str]) -> list[float]:
@@ -336,13 +335,6 @@ class CriticalPath:
     def steps(self) -> int:
         """Number of steps in the window."""
         return len(self.unaligned)
-
-    @property
-    def seconds(self) -> float:
-        """Mean seconds of a step, exactly: the sum of all costs / the number of steps."""
-        local_s = sum(entry.seconds for entry in self.entries)
-        transfer_s = sum(sum(series) for series in self.transfer.values())
-        return (local_s + transfer_s + sum(self.unaligned)) / self.steps
 
     def transfer_by_step(self) -> list[float]:
         """Sum the seconds of transfer of all meetings, by step."""

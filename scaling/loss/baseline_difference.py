@@ -137,8 +137,7 @@ def _compute_frontier(
             series.setdefault(segment, []).append(scaled)
     slowest = [[max(row) for row in zip(*nodes, strict=True)] for nodes in series.values()]
     deviations = [map(significance.mad_deviation, nodes) for nodes in series.values()]
-    noise = sum(map(statistics.median, deviations))
-    return _sum_series(slowest), noise
+    return _sum_series(slowest), sum(map(statistics.median, deviations))
 
 
 def _find_slow_nodes(steady: Series, local_work: Series) -> list[str]:

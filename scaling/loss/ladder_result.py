@@ -28,15 +28,11 @@ APART = 0.01  # share of a step by which its parts may differ from it; more mean
 def describe_damage(error: ValidationError) -> str:
     """Describe the first error in one sentence: what was expected, and what was found."""
     first = error.errors()[0]
-    message, found = first["msg"], reprlib.repr(first["input"])
-    if first["type"] == "missing":
-        message = "expected a value, found none"
-    elif first["type"] == "dataclass_type":
-        message = f"expected an object, found {found}"
-    else:
-        # A tuple here is a list in JSON.
-        message = message.replace("Input should be", "expected").replace("tuple", "list")
-        message = f"{message}, found {found}"
+    known = {"missing": "expected a value", "dataclass_type": "expected an object"}
+    # A tuple here is a list in JSON.
+    said = first["msg"].replace("Input should be", "expected").replace("tuple", "list")
+    found = "none" if first["type"] == "missing" else reprlib.repr(first["input"])
+    message = f"{known.get(first['type'], said)}, found {found}"
     where = ".".join(map(str, first["loc"]))
     return f"{where}: {message}" if where else message
 
@@ -233,12 +229,10 @@ class Ladder:
             for cause in loss.causes
             if cause.segment != SEGMENTS_TEXT or cause.code == "SCALE-UNEXPLAINED"
         ]
-
-        def collectives(nodes: int) -> float:
-            return max(0.0, model(nodes) - base_s)
-
-        steps = {rung.count: rung.judged_steps for rung in self.rungs}
-        return predict.forecast_efficiency(steps, collectives, sizes, lost, others, top.load_text)
+        steps, load = {rung.count: rung.judged_steps for rung in self.rungs}, top.load_text
+        return predict.forecast_efficiency(
+            steps, lambda nodes: max(0.0, model(nodes) - base_s), sizes, lost, others, load
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ladder as plain values, for JSON."""
@@ -252,8 +246,7 @@ LADDER_FILE = TypeAdapter(Ladder)
 def _communication_loss(rung: Rung, explanation: Explanation) -> float:
     """Return the seconds of a rung's step that its explanation attributes to collectives."""
     names = {name for steps in rung.steps for step in steps for name in step.waits}
-    of = (COLLECTIVES, *names)
-    parts = [part for part in explanation.parts if any(name in part.said for name in of)]
+    parts = [p for p in explanation.parts if any(n in p.said for n in (COLLECTIVES, *names))]
     return rung.seconds * sum(part.share for part in parts)
 
 

@@ -14,6 +14,7 @@ from reference_trainer.late import dist
 from reference_trainer.launch.gang import Gang
 from reference_trainer.model.size import block_parameters, parameter_count
 from reference_trainer.process_group import JOB, joins
+from reports.groups import group_pairs
 from reports.numbers import percent
 from scaling.bounds import Amount, Count
 from scaling.collectives import sweep
@@ -52,8 +53,7 @@ def communication_model(
         raise ValueError(f"collectives must be measured over 2 ranks or more, not {measured}")
 
     def seconds(nodes: int) -> float:
-        ranks = nodes * per_node
-        total = 0.0
+        ranks, total = nodes * per_node, 0.0
         for call in calls:
             fit = fits[call.operation]
             latency = fit.latency_us * 1e-6 * (ranks - 1) / (measured - 1)
@@ -293,26 +293,23 @@ def time_collectives(
     first of the largest. A group of one rank has no fits. Raises GangError if the measurement
     fails.
     """
-    results = gang.run(
-        replay_on_rank, [*order], sleep_s, busy_s, steps, groups=groups, timeout=timeout
-    )
-    answers = iter(results)
+    played = [*order], sleep_s, busy_s, steps
+    answers = iter(gang.run(replay_on_rank, *played, groups=groups, timeout=timeout))
     by_group = [[next(answers) for _ in group] for group in groups]
     series = [
         [statistics.fmean(row) for row in zip(*(seconds for seconds, _ in group), strict=True)]
         for group in by_group
     ]
-    rows: dict[str, list[dict[str, float]]] = {}
     calls = [rank_calls for _, rank_calls in max(by_group, key=len)]
-    size = len(calls)
-    for operation, size_bytes in calls[0] if size > 1 else ():
-        seconds = statistics.fmean(rank_calls[operation, size_bytes] for rank_calls in calls)
-        rows.setdefault(operation, []).append({"size": size_bytes, "seconds": seconds})
-    fits = {}
-    for operation, sizes in rows.items():
-        fitted = fit_alpha_beta(sizes, OPERATIONS[operation], size)
-        assert fitted is not None  # there are sizes, and more than one rank
-        fits[operation] = fitted
+    rows = group_pairs(
+        (name, {"size": size, "seconds": statistics.fmean(each[name, size] for each in calls)})
+        for name, size in calls[0]
+    )
+    fits = {
+        name: fitted  # of one rank there is none
+        for name, sizes in rows.items()
+        if (fitted := fit_alpha_beta(sizes, OPERATIONS[name], len(calls)))
+    }
     return sorted(series, key=statistics.median)[(len(series) - 1) // 2], fits
 
 

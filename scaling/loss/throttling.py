@@ -69,7 +69,10 @@ def find_throttling(
         node = node if is_compute else _find_awaited_node(rung, fit) or node
         cost = ThrottlingCost(statistics.fmean(fit), waited=waited, is_compute=is_compute)
         return cost, node, steady, _subtract_series(collective, fit)
-    past = _frontier_shift(steady, worst, slowdowns[worst][-1:])[0] if worst else 0.0
+    # A slowdown costs nothing as long as another node is slower.
+    medians = {name: statistics.median(series) for name, series in steady.items()}
+    slack = max(medians.values()) - medians[worst] if worst else 0.0
+    past = max(0.0, slowdowns[worst][-1] - slack) if worst else 0.0
     return ThrottlingCost(past=past, waited=waited), worst, steady, collective
 
 
@@ -97,16 +100,6 @@ def _find_awaited_node(rung: Rung, slowdown: Sequence[float]) -> str | None:
                 last = Counter(rung.nodes[rank] for rank in after_split.last_ranks)
                 return significance.dominant_node(last)
     return None
-
-
-def _frontier_shift(steady: Series, node: str, slowdown: list[float]) -> list[float]:
-    """Compute by how much one node's slowdown raises the time of the slowest node.
-
-    It is 0 while another node is slower.
-    """
-    medians = {name: statistics.median(series) for name, series in steady.items()}
-    slack = max(medians.values()) - medians[node]
-    return [max(0.0, value - slack) for value in slowdown]
 
 
 def _find_slowdowns(alone: Series, local_work: Series) -> dict[str, list[float]]:

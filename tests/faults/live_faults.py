@@ -130,6 +130,10 @@ GPUS = [
     Case("clock", {"HOST-GPU-SETTINGS"}, ["node1"],
          [f"application clock of {H100}: 1410 MHz on node1; 1980 MHz on node0"],
          planted=["nvml 1 6.clock=1410"]),
+    Case("one-more", {"HOST-GPUS"}, ["node0", "node1", "node2"],
+         ["node1: 7 GPUs were ordered, Ray counts 8, NVML shows 8"], {"gpus"}, planted=[],
+         terms={"gpus_per_node = 1": "gpus_per_node = 7"}, times=3,
+         also=(is_rejected, controls_are_caught)),
     *(
         Case(what.partition("=")[0], {code}, ["node1"], [f"node1: {says}"],
              planted=[f"nvml 1 6.{what}"])
@@ -137,6 +141,16 @@ GPUS = [
     ),
     Case("sound-reports", planted=[f"nvml {report}" for report in SOUND],
          near=tuple(f"HOSTS.{name}" for name in HEALTH), also=()),
+]  # fmt: skip
+
+# HOSTS: what a job may use of a node's CPUs and memory.
+
+MACHINE = {SHARED: f"{SHARED}\ncpus_per_node = 2\nram_gib = 4"}  # of the smallest host of a lab
+PARTS = [
+    Case("limit 1 cpus 1", {"HOST-BELOW-ORDER"}, ["node1"], ["1 CPU"], {"cpus"}, times=3),
+    Case("limit 2 memory 2048", {"HOST-BELOW-ORDER"}, ["node2"], ["2 GiB"], {"ram"}, times=3),
+    Case("just enough", planted=["limit 1 cpus 2", "limit 2 memory 4096"], times=3,
+         near=("HOSTS.cpus", "HOSTS.ram")),
 ]  # fmt: skip
 
 # HOSTS: limits, room, clocks, images and models that hinder a job.
@@ -268,6 +282,11 @@ SLOW = [
     Case("half-duplex 2", {"FAB-SLOW-GROUP"}, ["node2"]),
     Case("slow-everywhere", {"FAB-SLOW"}, [f"node{at}" for at in range(4)],
          planted=[f"slow-link {at} 500mbit" for at in range(4)]),
+    # The fourth shows what the others lack.
+    Case("most", {"FAB-SLOW-LINK"}, ["node1", "node2", "node3"],
+         ["most are slower than the best, 9 of 12 links (node1 sends, node2 sends, node3 sends)"],
+         planted=[f"slow-one-way {at} 700mbit sends" for at in (1, 2, 3)], times=3),
+    Case("most", planted=[f"slow-one-way {at} 950mbit sends" for at in (1, 2, 3)], times=3),
 ]  # fmt: skip
 
 # FABRIC: links that lose, flap, take a detour or share an address. A soak sees each five times:
@@ -293,7 +312,12 @@ def links_are_kept(lab: Lab, record: RunRecord, trial: Trial) -> None:
 SAME_ADDRESS = Case(
     "duplicate-address 1 2", {"FAB-DUPLICATE-ADDRESS"}, ["node1", "node2"], ["10.77.0.2"], times=5
 )
-NEAR_LINKS = ("lose-packets 1 sends 0.01", "lose-packets 2 receives 0.01", "slow-link 1 950mbit")
+NEAR_LINKS = (
+    "lose-to-two 1 2 3 0.01",
+    "lose-packets 1 sends 0.01",
+    "lose-packets 2 receives 0.01",
+    "slow-link 1 950mbit",
+)
 LINKS = [
     replace(SAME_ADDRESS, times=1, in_make_test=True),
     SAME_ADDRESS,
@@ -310,6 +334,14 @@ LINKS = [
         Case(name, times=5, also=(links_are_kept,))
         for name in (*NEAR_LINKS, "blink-link 2")  # that one blinks before the run
     ),
+]  # fmt: skip
+
+# FABRIC: a node that loses packets in two of the six meetings. The median of all is sound.
+
+MEETINGS = [
+    Case("lose-to-two 1 2 3 5", {"FAB-LOSS"}, ["node1", "node2", "node3"],
+         ["node1 -> node2: ", "node1 -> node3: "], times=3),
+    Case("lose-to-two 1 2 3 0.01", times=3, also=(links_are_kept,)),
 ]  # fmt: skip
 
 # FABRIC: bad rails, nodes that are slow inside and slow uplinks. What these labs answered is on
@@ -364,6 +396,11 @@ FAMILIES: dict[str, tuple[Family, list[Case]]] = {
         Family("HOSTS", "hosts", [ORDERED], GPU_LAB, terms=EIGHT, also=(is_rejected,)),
         GPUS,
     ),
+    "parts": (
+        Family("HOSTS", "hosts", [ORDERED], {"nodes": 3, "name": "system"}, terms=MACHINE,
+               one_finding=True, also=(controls_are_caught,)),
+        PARTS,
+    ),
     "system": (
         Family("HOSTS", "hosts", [LIMITS], {"nodes": 3, "name": "system"}, one_finding=True),
         SYSTEM,
@@ -380,6 +417,7 @@ FAMILIES: dict[str, tuple[Family, list[Case]]] = {
     ),
     "slow": (Family("FABRIC", "fabric", FABRIC, one_finding=True), SLOW),
     "links": (Family("FABRIC", "links", FABRIC, sound=GOOD_ENOUGH, one_finding=True), LINKS),
+    "meetings": (Family("FABRIC", "links", FABRIC, sound=GOOD_ENOUGH), MEETINGS),
     "rails": (
         Family("FABRIC", "rails", FABRIC, {"nodes": 4, "name": "rails", "rails": 4},
                str(REPO / "tests" / "recordings" / "tapes" / "lab-rails.toml"),

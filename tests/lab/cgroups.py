@@ -83,11 +83,20 @@ class NodeGroup:
                 return
 
 
-class ProcessGroup:
-    """Bound of the number of threads of one node.  On version 2 it is the node's own group."""
+# controller: (file of version 1, of version 2, what bounds nothing)
+BOUNDS = {
+    "pids": ("pids.max", "pids.max", "max"),
+    "cpuset": ("cpuset.cpus", "cpuset.cpus", ""),
+    "memory": ("memory.limit_in_bytes", "memory.max", "max"),
+}
 
-    def __init__(self, lab: str, node: int) -> None:
-        self.root = root("pids")
+
+class BoundGroup:
+    """Bound of one node's threads, CPUs or memory.  On version 2 it is the node's own group."""
+
+    def __init__(self, lab: str, node: int, controller: str) -> None:
+        self.controller = controller
+        self.root = root(controller)
         self.lab_path = self.root / f"lab-{lab}"
         self.path = self.lab_path / f"node{node}"
 
@@ -96,27 +105,37 @@ class ProcessGroup:
         """Version of the hierarchy, 1 or 2."""
         return 2 if (self.root / "cgroup.controllers").exists() else 1
 
-    def limit(self, pids: list[int], more: int) -> None:
-        """Let these processes, and those that they start, have `more` threads than now."""
+    @property
+    def file(self) -> Path:
+        """File of the node's bound."""
+        return self.path / BOUNDS[self.controller][self.version - 1]
+
+    def limit(self, pids: list[int], bound: int | str, *, more: bool = False) -> None:
+        """Bound these processes, and those that they start; `more` than they use now."""
         self.path.mkdir(parents=True, exist_ok=True)
         if self.version == 2:
             for parent in (self.root, self.lab_path):
-                (parent / "cgroup.subtree_control").write_text("+pids")
-        else:
+                (parent / "cgroup.subtree_control").write_text(f"+{self.controller}")
+        elif self.controller == "cpuset":  # a new group has neither CPUs nor memory
+            for group in (self.lab_path, self.path):
+                for name in ("cpuset.cpus", "cpuset.mems"):
+                    (group / name).write_text((self.root / name).read_text())
+        if self.version == 1:
             _move(pids, self.path)
-        used = int((self.path / "pids.current").read_text())
-        (self.path / "pids.max").write_text(str(used + more))
+        used = int((self.path / f"{self.controller}.current").read_text()) if more else 0
+        self.file.write_text(str(used + int(bound) if more else bound))
 
     def remove(self) -> None:
         """Remove the bound; the processes go on without it."""
         if not self.path.exists():
             return
-        (self.path / "pids.max").write_text("max")
-        if self.version == 1:
-            _move([int(word) for word in _words(self.path / "cgroup.procs")], self.root)
-            for path in (self.path, self.lab_path):
-                with suppress(OSError):  # another node's bound is in it
-                    path.rmdir()
+        if self.version == 2:
+            self.file.write_text(BOUNDS[self.controller][2])
+            return
+        _move([int(word) for word in _words(self.path / "cgroup.procs")], self.root)
+        for path in (self.path, self.lab_path):
+            with suppress(OSError):  # another node's bound is in it
+                path.rmdir()
 
 
 class DiskGroup:
@@ -160,17 +179,18 @@ class DiskGroup:
                 path.rmdir()
 
 
-def bounds(lab: str) -> list[ProcessGroup | DiskGroup]:
+def bounds(lab: str) -> list[BoundGroup | DiskGroup]:
     """List the bounds of a lab's nodes that are left."""
-    found: list[ProcessGroup | DiskGroup] = []
-    for kind, controllers in ((ProcessGroup, ("pids",)), (DiskGroup, ("blkio", "io"))):
-        for controller in controllers:
-            try:
-                path = root(controller) / f"lab-{lab}"
-            except LabError:
-                continue
-            paths = sorted(path.glob("node*")) if path.exists() else []
-            found += [kind(lab, int(each.name.removeprefix("node"))) for each in paths]
+    found: list[BoundGroup | DiskGroup] = []
+    for controller in (*BOUNDS, "blkio", "io"):
+        try:
+            path = root(controller) / f"lab-{lab}"
+        except LabError:
+            continue
+        for each in sorted(path.glob("node*")) if path.exists() else []:
+            node = int(each.name.removeprefix("node"))
+            group = BoundGroup(lab, node, controller) if controller in BOUNDS else None
+            found.append(group or DiskGroup(lab, node))
     return found
 
 

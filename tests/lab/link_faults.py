@@ -56,7 +56,7 @@ def _number(word: str) -> float:
     return float(word) if re.fullmatch(r"\d+(\.\d+)?", word) else float("nan")
 
 
-def _lose_packets(lab: Lab, name: str, way: str, percent: str) -> str:
+def _lose_packets(lab: Lab, name: str, way: str, percent: str, *to: str) -> str:
     # Do not combine this with half-duplex, which moves packets past these rules, or with
     # corrupt-data, whose packets are larger than these.
     if way not in ("sends", "receives"):
@@ -67,10 +67,20 @@ def _lose_packets(lab: Lab, name: str, way: str, percent: str) -> str:
     node, fabric = lab.port(name)
     everyone = [one.index for one in lab.nodes]
     _remember(lab, "segments", [network.segments(lab.name, one, fabric) for one in everyone])
-    network.lose_packets(lab.name, node.index, fabric, way, float(percent))
+    peers = [lab.node(peer).index for peer in to]
+    network.lose_packets(lab.name, node.index, fabric, way, float(percent), peers)
     for one in everyone:
         network.limit_segments(lab.name, one, fabric, SEGMENTS)
-    return f"{node.name}: {percent} % of what it {way} on {fabric} is lost"
+    whom = f" to {', '.join(to)}" if to else ""
+    return f"{node.name}: {percent} % of what it {way} on {fabric}{whom} is lost"
+
+
+def _lose_to_two(lab: Lab, name: str, first: str, second: str, percent: str) -> str:
+    return _lose_packets(lab, name, "sends", percent, first, second)
+
+
+def _keep_to_two(lab: Lab, name: str, _first: str, _second: str, percent: str) -> str:
+    return _keep_packets(lab, name, "sends", percent)
 
 
 def _keep_packets(lab: Lab, name: str, way: str, _percent: str) -> str:
@@ -226,6 +236,11 @@ LINK_FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
         ["node", "way", "percent"],
         "PERCENT of the packets that NODE `sends` or `receives` on the fabric are lost.",
         (_lose_packets, _keep_packets),
+    ),
+    "lose-to-two": (
+        ["node", "a", "b", "percent"],
+        "PERCENT of the packets that NODE sends to A and B on the fabric are lost, and no others.",
+        (_lose_to_two, _keep_to_two),
     ),
     "flap-link": (
         ["node", "seconds", "period"],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from tests.lab.shell import LabError, sh
@@ -141,18 +142,23 @@ def inside(lab: str, node: int | str) -> list[str]:
     return ["nsenter", f"--net=/run/netns/{namespace(lab, node)}"]
 
 
-def lose_packets(lab: str, node: int, interface: str, way: str, percent: float) -> None:
+def lose_packets(
+    lab: str, node: int, interface: str, way: str, percent: float, peers: Sequence[int] = ()
+) -> None:
     """Drop `percent` of what the node sends, or receives, at random at the switch's port.
 
-    `keep_packets` undoes it.
+    With `peers`, what it sends to them alone.  `keep_packets` undoes it.
     """
     hook, port = ("ingress" if way == "sends" else "egress"), f"{interface}-{node}"
     keep_packets(lab, node, interface, way)
     table, parts = f"netdev lose-{port}-{way}", round(percent * 10_000)  # per million
+    only = (
+        f"ip daddr {{ {', '.join(address(interface, peer) for peer in peers)} }} " if peers else ""
+    )
     rules = (
         f"add table {table}\n"
         f'add chain {table} {hook} {{ type filter hook {hook} device "{port}" priority 0; }}\n'
-        f"add rule {table} {hook} numgen random mod 1000000 < {parts} drop\n"
+        f"add rule {table} {hook} {only}numgen random mod 1000000 < {parts} drop\n"
     )
     filter_packets(lab, "x", rules)
 

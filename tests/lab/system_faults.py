@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.lab import network
-from tests.lab.cgroups import ProcessGroup
+from tests.lab.cgroups import BoundGroup
 from tests.lab.lab import Lab
 from tests.lab.link_faults import Action
 from tests.lab.node import Node
@@ -32,6 +32,7 @@ CLOCK_SOURCE = Path(__file__).with_name("clock_standin.c")
 
 
 RAYLET_LIMITS = {"nofile": resource.RLIMIT_NOFILE, "stack": resource.RLIMIT_STACK}
+CONTROLLERS = {"pids": "pids", "cpus": "cpuset", "memory": "memory"}
 
 
 def _number(word: str) -> int:
@@ -47,6 +48,8 @@ def _limit(lab: Lab, name: str, what: str, value: str) -> str:
         "memlock": _limit_memory,
         "stack": _limit_stack,
         "pids": _limit_processes,
+        "cpus": _limit_cpus,
+        "memory": _limit_ram,
     }
     if what not in limits:
         raise LabError(f"a limit is one of {', '.join(limits)}, found {what!r}")
@@ -61,8 +64,8 @@ def _unlimit(lab: Lab, name: str, what: str, _value: str) -> str:
     elif what == "memlock":
         node.plant({})
         _restart(lab, node)
-    elif what == "pids":
-        ProcessGroup(lab.name, node.index).remove()
+    elif what in CONTROLLERS:
+        BoundGroup(lab.name, node.index, CONTROLLERS[what]).remove()
         if node.pid:
             node.run("umount", "-R", "-l", "/sys/fs/cgroup", check=False)
     return f"{node.name}: {what} as before"
@@ -95,15 +98,30 @@ def _limit_memory(lab: Lab, node: Node, value: int) -> str:
 
 def _limit_processes(lab: Lab, node: Node, value: int) -> str:
     """Bound the node's threads by a cgroup that the node sees; root is not bound by `ulimit -u`."""
-    group = ProcessGroup(lab.name, node.index)
-    group.limit(node.group.pids(), value)
+    _bound(lab, node, "pids", value, more=True)
+    return f"at most {value} threads more than now"
+
+
+def _limit_cpus(lab: Lab, node: Node, value: int) -> str:
+    _bound(lab, node, "cpuset", f"0-{value - 1}")
+    return f"a CPU set of {value}"
+
+
+def _limit_ram(lab: Lab, node: Node, value: int) -> str:
+    _bound(lab, node, "memory", value * MIB)
+    return f"a cgroup of {value} MiB"
+
+
+def _bound(lab: Lab, node: Node, controller: str, value: int | str, *, more: bool = False) -> None:
+    """Bound the node's processes by a cgroup that the node sees."""
+    group = BoundGroup(lab.name, node.index, controller)
+    group.limit(node.group.pids(), value, more=more)
     node.run("mount", "-t", "tmpfs", "tmpfs", "/sys/fs/cgroup")
-    folder = "/sys/fs/cgroup" if group.version == 2 else "/sys/fs/cgroup/pids"
+    folder = "/sys/fs/cgroup" if group.version == 2 else f"/sys/fs/cgroup/{controller}"
     node.run("mkdir", "-p", folder)
-    options = [] if group.version == 2 else ["-o", "pids"]
+    options = [] if group.version == 2 else ["-o", controller]
     kind = "cgroup2" if group.version == 2 else "cgroup"
     node.run("mount", "-t", kind, *options, "cgroup", folder)
-    return f"at most {value} threads more than now"
 
 
 def _raylet(node: Node) -> int:
@@ -216,7 +234,8 @@ SYSTEM_FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
     "limit": (
         ["node", "what", "value"],
         "NODE's workers may open VALUE files (`nofile`), lock VALUE KiB (`memlock`; Ray restarts), "
-        "have a stack of VALUE KiB (`stack`), or start VALUE more threads than now (`pids`).",
+        "have a stack of VALUE KiB (`stack`), start VALUE more threads than now (`pids`), run on "
+        "VALUE CPUs (`cpus`, a CPU set), or use VALUE MiB of memory (`memory`, a cgroup).",
         (_limit, _unlimit),
     ),
     "shm": (["node", "size"], "NODE's /dev/shm has SIZE, as 64m.", (_shrink_shm, _full_shm)),

@@ -235,6 +235,29 @@ def test_the_number_of_machines_is_held_to_the_new_order(bought: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("measured_under", "low"),
+    [
+        ({"nodes": 8, "nodes_at_most": 12}, 8),
+        ({"nodes": 10, "nodes_at_most": 12}, 10),  # --nodes 10
+        ({"nodes": 10}, 8),  # an order of ten, of another contract
+        ({"nodes": 6, "nodes_at_most": 12}, 8),
+        ({}, 8),
+    ],
+)
+def test_a_range_of_nodes_is_that_of_the_contract_and_no_wider_than_the_run_asked(
+    measured_under: dict[str, Any], low: int
+) -> None:
+    text = b"schema = 1\n[cluster]\nnodes = 8\nnodes_at_most = 12\n"
+    judge = NewJudge(parse(text, "f"), "again")
+    judge.replace("run_started", "", {"cluster": {"terms": measured_under}})
+    judge.replace("probe_started", "h", {"criterion": "HOSTS"})
+    limit = exactly(3, "nodes", "ordered").model_dump(mode="json")
+    data = {"name": "nodes", "value": 9, "unit": "nodes", "limit": limit}
+    found = judge.replace("measurement", "h", data)
+    assert (found["limit"]["low"], found["limit"]["high"], found["note"]) == (low, 12, "")
+
+
+@pytest.mark.parametrize(
     ("model", "note"),
     [
         ("NVIDIA H100", ""),

@@ -91,7 +91,7 @@ def leaves(command: click.Command, path: str = "") -> Iterator[tuple[str, click.
 
 
 def _write(name: str, command: click.Command) -> str:
-    context = click.Context(command, info_name=name)
+    context = click.Context(command, info_name=name, **command.context_settings)
     usage = " ".join(command.collect_usage_pieces(context))
     text = inspect.cleandoc(command.help or "")
     parts = [f"## {name}\n", f"`{name} {usage}`\n", f"{_escape(text)}\n"]

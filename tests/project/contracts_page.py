@@ -101,6 +101,9 @@ What was ordered, and the names that the parties agreed on. An acceptance needs 
 NVLink, it also needs `[SCALING.mfu]` or `[SCALING.tokens_per_s]`. `seatrial contract check FILE` names what is missing. All other
 keys are optional. Without `gpu_model`, for example, HOSTS only compares the GPUs of the nodes with each other.
 
+If nodes with different GPUs were ordered, write `gpu_model` as a table: model = number of nodes. The sum must be `nodes`. HOSTS then
+requires as many nodes of each model, and nodes are compared with those of their own model. A list does not order a mix.
+
 {cluster}
 
 An order of one node has `nodes = 1`, here or with `--nodes 1`. It needs no network between nodes, and no

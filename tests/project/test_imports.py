@@ -25,7 +25,7 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "contract": {"check", "environment", "cluster", "findings", "toml_tables"},
         "session": JUDGING,
         "hosts": JUDGING | {"environment"},
-        "launch": JUDGING | {"faults", "session"},
+        "launch": JUDGING | {"environment", "faults", "session"},
         "gang": JUDGING | {"faults", "session"},
         "restart": JUDGING | {"faults", "requirements", "session"},
         "fabric": JUDGING | {"environment", "nccl"},

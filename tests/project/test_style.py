@@ -27,15 +27,16 @@ BUDGET = {
     # the folders of embedded clusters.
     # What a contract lacks, also of a run's GPUs.
     "probes": 1019,  # a package of another project ends a run; a held signal is always released
-    # What passes if all is slow alike is in the coverage.
-    "probes/check": 709,  # the recorder asks whether a node was lost before it records a bad result
+    # Ranks that fail in a control prove nothing, for each criterion.
+    "probes/check": 708,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
     # compare and history list what changed; --all has the rest.  The newest run is the default.
     # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
     # measures and criteria.  The help has sections.
     # submit says which job is lost, and what a lost head means.
-    "probes/cli": 2064,  # what a template orders, which answers lack, what `again` changed
+    # plan and check say how many nodes a contract allows.
+    "probes/cli": 2066,  # what a template orders, which answers lack, what `again` changed
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -45,34 +46,39 @@ BUDGET = {
     # in bounded memory.
     # MPS has a server on each GPU.
     # AMD's GPUs are refused.
-    "probes/cluster": 3383,  # who tries whom; ranks are kept; what joins no group
+    # Pairs that met before.
+    "probes/cluster": 3385,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
     # The limit of all-to-all by nodes; what a contract lacks, for three commands.
     "probes/contract": 1619,  # kinds of nodes; a key names its parts; limits by size; one node
-    "probes/environment": 819,  # boards without NVLink
+    "probes/environment": 823,  # boards without NVLink; what slows or hangs every job
     # NVLink by domain; ports on which RDMA alone passes.
-    "probes/fabric": 3857,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
+    "probes/fabric": 3790,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
     "probes/faults": 328,
     "probes/gang": 2074,  # strategies on one ordered node
-    "probes/hosts": 5374,  # which Xids follow a kill
+    "probes/hosts": 5403,  # what a contract agrees on is a note; which Xids follow a kill
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
-    "probes/launch": 2413,  # both self-tests run at once
+    # A guide is judged as typed, with its variables; bytes of a job may be those of others.
+    "probes/launch": 2479,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
-    "probes/nccl": 2313,  # forms of lines, phrases and texts are tables
+    "probes/nccl": 2320,  # GPUDirect on EFA by GPU; forms of lines, phrases and texts are tables
     "probes/restart": 1588,  # copies of checkpoints are links
-    "probes/scaling": 952,  # where it cannot be proven, only its data
+    "probes/scaling": 959,  # MFU of each GPU model; where it cannot be proven, only its data
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
     # submission is kept.
     # Usual times of probes; os._exit ends a run as a signal does; a signal waits for the first
     # event's end.
     # A run says what its contract lacks.
-    "probes/session": 1593,  # a probe that failed is written in its criterion's words
+    # A run carries on with the pairs of nodes of an earlier one.
+    "probes/session": 1596,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1142,
-    "reference_trainer": 3726,  # a group that is kept for the next call; who hears of a kill
+    # Variables of the environment that are changed for a while, in one place.
+    # Ranks say which variables of NCCL they have.
+    "reference_trainer": 3742,  # a group that is kept for the next call; who hears of a kill
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
     # A shared copy has no names of jobs and people.  Events have a time that is never set.
@@ -84,7 +90,7 @@ BUDGET = {
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
     "reports": 6968,  # facts of nodes in several lines; the commands of a submitted run
-    "scaling": 3020,  # groups that are kept; a short ladder
+    "scaling": 3048,  # which pairs met, over several runs; groups that are kept; a short ladder
     "seatrial": 57,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

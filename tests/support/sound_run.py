@@ -39,11 +39,13 @@ def write_sound_run(
     nodes_named: Sequence[str] = (),
     started: str = "2026-11-20T22:17:03.120Z",
     count: int = NODES,
+    paths: Any = None,
 ) -> Path:
     """Write the run of a rehearsal that passed: exit code 0.
 
     Without `end` it is a run that was killed. With gangs that were `partially_held` it failed.
     `values` replaces value and spread of measures; `baseline` is what the run is compared with.
+    `paths` are the pairs of nodes that met, as FABRIC lists them where some did not.
     """
     contract, store = contract or load("lab"), Store(folder)
     ordered = contract.cluster.nodes or count
@@ -76,7 +78,7 @@ def write_sound_run(
     for probe in owed["owed"]:
         found: dict[str, Any] = {"nodes": (count, None), **(values or {})}
         limit = exactly(ordered, "nodes", "ordered")
-        _write_probe(store, contract, probe, partially_held, found, limit)
+        _write_probe(store, contract, probe, partially_held, found, limit, paths)
     if end:
         before = choose_baseline(baseline, store.save()) if baseline else Baseline()
         store.event("run_updated", loaded=[], **before.event(contract.baseline))
@@ -96,6 +98,7 @@ def _write_probe(
     partially_held: int,
     values: Mapping[str, tuple[float, float]],
     ordered: Limit,
+    paths: Any,
 ) -> None:
     """Write all that one probe owes: measures that pass, and controls that are caught."""
     id = owed["criterion"]
@@ -115,6 +118,8 @@ def _write_probe(
         plant(probe, name)
     probe.keep(f"{id}.log", f"what {id} saw\n", kind="log", caption="a log")
     probe.series("steps", [1, 2, 3])
+    if paths and id == "FABRIC":
+        probe.series("paths", paths)
     probe.covered("all nodes")
     probe.finish("finished", 1.0)
 

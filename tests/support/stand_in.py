@@ -25,6 +25,7 @@ class StandIn:
     nodes = [{"id": "1", "name": "n0", "alive": True}]
     errors, expected_losses = {}, set()
     cleanup, embedded_nodes, kept_gang = Keeper(), None, KeptGang()
+    paths_before = None
     def on_each_node(self, *a, **k): return {}
     def claim(self, *a): pass
     def describe_busy(self, seconds): return ""

@@ -29,13 +29,15 @@ ray job submit --working-dir . --runtime-env-json '{"env_vars": {"STAGE": "one"}
 def operators(lab: Lab, guide: str) -> str:
     """Write the operator's guide, and the contract that names it; return the contract's path."""
     (lab.home / "shared" / "guide.md").write_text(guide)
-    bin_folder = sys.executable.rpartition("/")[0]
+    programs = lab.home / "shared" / "programs"  # a guide with a path below /home has a fault
+    programs.unlink(missing_ok=True)
+    programs.symlink_to(sys.executable.rpartition("/")[0])
     terms = [
         "[launch]",
         'document = "guide.md"',
         'section = "Run a job"',
         "[launch.values]",
-        f'RAY-BIN = "{bin_folder}"',
+        'RAY-BIN = "/shared/programs"',
         'YOUR-CODE = "{folder}"',
         'YOUR-COMMAND = "{command}"',
         "[launch.variables]",

@@ -325,7 +325,9 @@ def judge_others(fleet: Fleet, defect: Defect, run: SweepResult, measure: Memory
 def read_report(network: str, gdr: bool, gpu: str) -> TransportReport:
     """Read the log of two nodes, as FABRIC does."""
     with tempfile.TemporaryDirectory() as folder:
-        logs = written(Path(folder), Job(gdr=gdr, network=lambda _: network), gpu)
+        logs = written(Path(folder), Job(gdr=gdr, network=lambda _: network))
+        facts = [{"name": name, "gpus": 8 * [{"name": gpu}]} for name in ("n0", "n1")]
+        logs.cluster.facts.extend(facts)  # type: ignore[attr-defined]
         return logs.report(gang(), NAMES)
 
 

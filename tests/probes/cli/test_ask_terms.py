@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from probes.cli.main import main
 from probes.contract.contract import load, shipped_contracts
-from probes.contract.drafts import fill_template, real_contracts
+from probes.contract.drafts import fill_template, read_answer, real_contracts
 
 REAL = sorted(real_contracts())
 
@@ -135,6 +135,12 @@ def test_rdma_is_no_interface(word: str, tmp_path: Path) -> None:
     assert (contract.cluster.fabric, contract.cluster.rails) == ("rdma", 8)
 
 
+def test_kinds_of_nodes_are_read_as_a_table() -> None:
+    text = "NVIDIA H200 = 4, NVIDIA L40S = 2"
+    assert read_answer("gpu_model", text) == {"NVIDIA H200": 4, "NVIDIA L40S": 2}
+    assert read_answer("gpu_model", "NVIDIA H200 = x") == {"NVIDIA H200": " x"}
+
+
 def test_several_models_and_interfaces(tmp_path: Path) -> None:
     answers = ["atlas", "", "2", "8", "NVIDIA L40S, NVIDIA L40", "", "", "", "ens5, ens6", "100"]
     done = asked(tmp_path / "my.toml", [*answers, *[""] * 6], "--template", "other")
@@ -206,6 +212,8 @@ SPEED = "UNPROVEN no limit for the speed of one node: none is published for"
         ('gpu_model = "NVIDIA L40S"', f"{SPEED} NVIDIA L40S. Add [SCALING.mfu] or"),
         ('gpu_model = ["NVIDIA T4", "NVIDIA L40S"]', f"{SPEED} NVIDIA T4, NVIDIA L40S. Add"),
         ('gpu_model = ["NVIDIA H200", "NVIDIA L40S"]', ""),  # all nodes may have the first
+        ('gpu_model = { "NVIDIA H200" = 1, "NVIDIA L40S" = 1 }', f"{SPEED} NVIDIA L40S. Add"),
+        ('gpu_model = { "NVIDIA H200" = 1, "NVIDIA H100 80GB HBM3" = 1 }', ""),
         ('gpu_model = "NVIDIA H100 PCIe"', f"{SPEED} NVIDIA H100 PCIe. Add"),
         ("", f"{SPEED} GPUs other than A100, H100, H200 (write `gpu_model`). Add"),
         ('gpu_model = "NVIDIA H100 80GB HBM3"', ""),

@@ -173,3 +173,13 @@ except SystemExit: print('ray' in sys.modules, 'torch' in sys.modules)
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-2:] == [NOTHING, "False False"]
+
+
+@pytest.mark.parametrize(("words", "ordered"), [([], "8 to 12 nodes"), (["9"], "9 to 12 nodes")])
+def test_a_plan_says_how_many_nodes_may_be_there(
+    empty_folder: Path, words: list[str], ordered: str
+) -> None:
+    text = "schema = 1\n[cluster]\nnodes = 8\nnodes_at_most = 12\n"
+    (empty_folder / "grows.toml").write_text(text)
+    result = plan("--contract", "./grows.toml", *(["--nodes", *words] if words else []))
+    assert ordered in result.output

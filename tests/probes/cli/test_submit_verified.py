@@ -11,7 +11,7 @@ import pytest
 
 from probes.contract.contract import load
 from probes.submit.bring_back import BringBack
-from probes.submit.verify import CONTRACTS, Submitted, find_differences
+from probes.submit.verify import CONTRACTS, Submitted, compare_facts, find_differences
 from reports.run_folder.event_log import write_checksums
 from reports.run_folder.times import utc_time
 from tests.probes.cli.test_submit import ID, brought, cluster, run
@@ -157,6 +157,17 @@ def test_another_run_is_refused(
     assert code == 4, said
     assert f"error: {sentence}" in said or sentence in said
     assert "as proof: it is incomplete, or not the run that was submitted" in said
+
+
+@pytest.mark.parametrize(("count", "is_right"), [(9, False), (10, True), (12, True), (13, False)])
+def test_a_cluster_that_may_grow_has_at_least_the_nodes_that_were_asked_for(
+    count: int, is_right: bool
+) -> None:
+    contract = b"schema = 1\n[cluster]\nnodes = 8\nnodes_at_most = 12\n"
+    facts = {"run_started": {"cluster": {"nodes": [{}] * count}}}
+    found = list(compare_facts(facts, Submitted("id", None, contract, nodes=10), accepted=True))
+    said = f"nodes of the run: {count}. Expected: 10 to 12 (--nodes)"
+    assert (said not in found) is is_right
 
 
 def edit_metrics(run: Path) -> None:

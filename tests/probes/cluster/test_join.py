@@ -86,7 +86,7 @@ def test_only_this_process_waits_longer_for_a_head(
     monkeypatch: pytest.MonkeyPatch, own: str | None
 ) -> None:
     """A job that the suite submits, or an embedded cluster, keeps its variable."""
-    name, seen = PATIENCE[0], []
+    ((name, patience),), seen = PATIENCE.items(), []
     monkeypatch.delenv(name, raising=False)
     if own:
         monkeypatch.setenv(name, own)
@@ -94,5 +94,5 @@ def test_only_this_process_waits_longer_for_a_head(
     monkeypatch.setattr("ray.init", lambda *_, **__: seen.append(os.environ[name]))
     monkeypatch.setattr(cluster, "CleanupProcess", lambda: SimpleNamespace(close=lambda: None))
     Cluster("10.0.0.1:6379", "ray")
-    assert seen == [PATIENCE[1]]
+    assert seen == [patience]
     assert os.environ.get(name) == own

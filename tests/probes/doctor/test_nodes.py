@@ -61,7 +61,7 @@ LACKING = ("HOSTS", "FABRIC", "SCALING", "RESTART", "GANG", "LAUNCH")
     [
         (cluster_of(2), {"nodes": 2, "gpus_per_node": 8}, OK, (), "2 nodes, 16 GPUs"),
         (cluster_of(2), {}, OK, (), "2 nodes, 16 GPUs"),
-        (cluster_of(2), {"nodes": 3}, FAIL, ("HOSTS",), "2 nodes, 16 GPUs; 3 were ordered"),
+        (cluster_of(2), {"nodes": 3}, FAIL, ("HOSTS",), "2 nodes, 16 GPUs; 3 nodes were ordered"),
         (cluster_of(2, 7), {"gpus_per_node": 8}, FAIL, ("HOSTS",), "n0 has 7, n1 has 7"),
         (cluster_of(1), {}, UNPROVEN, ("FABRIC", "SCALING"), "too few"),
         # Ray was started without GPUs: its CPUs are no accelerators, however many there are.
@@ -71,7 +71,12 @@ LACKING = ("HOSTS", "FABRIC", "SCALING", "RESTART", "GANG", "LAUNCH")
         (cluster_of(1, 1), {}, UNPROVEN, ("FABRIC", "SCALING", "GANG"), "1 node, 1 GPU"),
         (cluster_of(1), {"nodes": 1}, OK, (), "1 node, 8 GPUs"),
         (cluster_of(1, 1), {"nodes": 1}, UNPROVEN, ("FABRIC", "SCALING", "GANG"), "too few"),
-        (cluster_of(1), {"nodes": 8}, FAIL, ("HOSTS",), "1 node, 8 GPUs; 8 were ordered"),
+        (cluster_of(3), {"nodes": 2, "nodes_at_most": 3}, OK, (), "3 nodes, 24 GPUs"),
+        (
+            *(cluster_of(4), {"nodes": 2, "nodes_at_most": 3}, FAIL, ("HOSTS",)),
+            "4 nodes, 32 GPUs; 2 to 3 nodes were ordered",
+        ),
+        (cluster_of(1), {"nodes": 8}, FAIL, ("HOSTS",), "1 node, 8 GPUs; 8 nodes were ordered"),
         (cluster_of(1, kind="local"), {"nodes": 1}, UNPROVEN, ("FABRIC", "SCALING"), "too few"),
     ],
 )

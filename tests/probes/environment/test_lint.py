@@ -39,8 +39,8 @@ AGREED = [
     "NCCL_IB_ADAPTIVE_ROUTING", "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_IB_CUDA_SUPPORT",
     "NCCL_IB_GDR_LEVEL", "NCCL_LL_THRESHOLD", "NCCL_TREE_THRESHOLD",
     "NCCL_SINGLE_RING_THRESHOLD", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT",
-    "NCCL_DESYNC_DEBUG", "LD_PRELOAD", "LD_LIBRARY_PATH", "NCCL_CONF_FILE",
-    "GLOO_SOCKET_IFNAME",
+    "NCCL_DESYNC_DEBUG", "CUDA_LAUNCH_BLOCKING", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "LD_PRELOAD", "LD_LIBRARY_PATH", "NCCL_CONF_FILE", "GLOO_SOCKET_IFNAME",
 ]  # fmt: skip
 
 
@@ -123,6 +123,10 @@ ROWS = [
     ("NCCL_IB_RETRY_CNT", "8", "warn", "info", "7"),
     ("NCCL_ALGO", "Ring", "warn", "warn", ""),
     ("NCCL_PROTO", "LL128", "warn", "warn", ""),
+    ("NCCL_PROTO", "LL", "fail", "fail", ""),
+    ("NCCL_PROTO", "LL,Simple", "warn", "warn", ""),
+    ("NCCL_MAX_NCHANNELS", "1", "fail", "fail", ""),
+    ("NCCL_MAX_CTAS", "1", "fail", "fail", ""),
     ("NCCL_NVLS_ENABLE", "0", "warn", "warn", "2"),
     ("NCCL_CUMEM_ENABLE", "0", "warn", "warn", "1"),
     ("NCCL_CUMEM_HOST_ENABLE", "0", "warn", "warn", "1"),
@@ -149,6 +153,9 @@ ROWS = [
     ("NCCL_DEBUG_FILE", "/tmp/nccl.log", "warn", "warn", "/tmp/nccl.%h.%p.log"),
     ("NCCL_DEBUG_FILE", "/tmp/nccl.%p.log", "warn", "warn", "/dev/stderr"),
     ("NCCL_CHECK_POINTERS", "1", "warn", "warn", "0"),
+    ("CUDA_LAUNCH_BLOCKING", "1", "fail", "fail", "0"),
+    ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", "fail", "fail", "3"),
+    ("NCCL_ASYNC_ERROR_HANDLING", "0", "fail", "fail", ""),
     ("NCCL_LAUNCH_MODE", "GROUP", "warn", "warn", "PARALLEL"),
     ("NCCL_IGNORE_CPU_AFFINITY", "1", "warn", "warn", "0"),
     ("NCCL_RAS_ENABLE", "0", "info", "info", "1"),

@@ -115,7 +115,7 @@ class Gang:
         self.slow, self.size = slow, 2 * nodes
 
     def run(self, function: Any, *_: Any, each: Each, timeout: float) -> list[tuple[float, int]]:
-        assert function is pairs.group_sweep
+        assert function is pairs.node_groups.group_sweep
         found = [(0.0, 0)] * len(self.places)
         for group in groups_of(each):
             nodes = {rank // 2 for rank in group}

@@ -244,3 +244,25 @@ def test_that_a_ring_does_not_show_all_of_nccl_is_said(
     monkeypatch.setattr(measure, "covered", said.append)
     judge.judge_speed(replace(sweep_result(0.1), backend=backend), measure)
     assert any("NVLS and SHARP" in one for one in said) is (backend == "nccl")
+
+
+KINDS = {"n0": "NVIDIA H200", "n1": "NVIDIA H200", "n2": "NVIDIA A100", "n3": "NVIDIA A100"}
+
+
+@pytest.mark.parametrize(
+    ("models", "rate", "counts"),
+    [
+        ({}, 200.0, [2, 2, 0, 0]),
+        pytest.param(KINDS, 200.0, [2, 2, 2, 2], marks=pytest.mark.near_miss("FABRIC.rails")),
+        (KINDS, 100.0, [2, 2, 2, 0]),
+    ],
+)
+def test_rails_are_compared_with_those_of_the_nodes_own_kind(
+    models: dict[str, str], rate: float, counts: list[int]
+) -> None:
+    rates = {"n0": 400.0, "n1": 400.0, "n2": 200.0, "n3": rate}
+    run = sweep_result(100, "rdma", rails=dict.fromkeys(rates, EVEN), rail_gbps=rates)
+    measure, terms = recorder("FABRIC", RDMA), RDMA.cluster
+    for kind in judge.split_kinds(run, models):
+        judge.judge_rails(kind, terms, measure)
+    assert [one.value for one in measured(measure, "rails")] == counts

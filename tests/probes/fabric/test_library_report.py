@@ -11,11 +11,16 @@ from typing import Any, cast
 
 import pytest
 
+from probes.contract.contract import load
+from probes.fabric.judge import judge_transport
 from probes.fabric.sweep import gang_env
 from probes.fabric.transport import RankLogs, TransportReport, gloo_report, keep_logs
 from probes.findings import finding
 from reference_trainer.launch.worker import RankLocation
+from reports.measurement import Verdict
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, none, socket
+from tests.support.controls import recorder
+from tests.support.sweep_results import sweep_result
 
 NAMES = {"id0": "n0", "id1": "n1", "id2": "n2"}
 
@@ -76,8 +81,8 @@ def test_sockets_say_which_interface_carries_the_mesh() -> None:
 class Nodes:
     """Stands in for a cluster: on each node a function sees what that node's ranks wrote."""
 
-    def __init__(self, folders: list[Path], gpu: str = "") -> None:
-        self.facts = [{"gpus": [{"name": gpu}] if gpu else []} for _ in folders]
+    def __init__(self, folders: list[Path]) -> None:
+        self.facts: list[dict[str, Any]] = []
         self.folders = {f"id{at}": folder for at, folder in enumerate(folders)}
 
     def on_each_node(
@@ -99,12 +104,12 @@ def write(logs: RankLogs, job: Job, gpus: int = 2, first: int = 1000) -> None:
         (folder / file).write_text(job.of(rank))
 
 
-def written(tmp_path: Path, job: Job, gpu: str = "") -> RankLogs:
+def written(tmp_path: Path, job: Job) -> RankLogs:
     """Logs of a job where its ranks would have written them."""
     folders = [tmp_path / f"node{at}" for at in range(job.hosts)]
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-    logs = RankLogs(Nodes(folders, gpu))  # type: ignore[arg-type]
+    logs = RankLogs(Nodes(folders))  # type: ignore[arg-type]
     write(logs, job)
     return logs
 
@@ -134,20 +139,6 @@ def test_the_log_says_the_road_of_each_node(version: str, network: str, tmp_path
     )
     said = written(tmp_path / "c", half).report(gang(), NAMES).transports
     assert said == {"n0": "rdma", "n1": "eth0"}
-
-
-@pytest.mark.parametrize(
-    ("gpu", "exit_code"),
-    [("NVIDIA H100 80GB HBM3", 1), ("NVIDIA GB200", 1), ("NVIDIA A10G", 0), ("", 0)],
-)
-def test_efa_without_gpudirect_is_a_fault_where_the_machines_have_it(
-    gpu: str, exit_code: int, tmp_path: Path
-) -> None:
-    job = Job(network=lambda _: "AWS Libfabric", gdr=False)
-    report = written(tmp_path, job, gpu).report(gang(), NAMES).report
-    assert report
-    assert report.exit_code == exit_code
-    assert [one.code for one in report.findings] == ["FAB-NO-GDR"] * exit_code
 
 
 def test_what_nccl_writes_later_is_seen_too_and_what_it_wrote_before_counts_once(
@@ -281,3 +272,42 @@ def test_the_ring_stays_off_nvlink_between_hosts() -> None:
 def test_real_gpus_use_nccl(on_gpu: bool, backend: str | None) -> None:
     logs = SimpleNamespace(cluster=SimpleNamespace(on_gpu=on_gpu), environment={})
     assert gang_env(cast(RankLogs, logs)).get("SEATRIAL_BACKEND") == backend
+
+
+H100, L40S = "NVIDIA H100 80GB HBM3", "NVIDIA L40S"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "gdr", "count"),
+    [
+        (8 * [H100], False, 1),
+        pytest.param(8 * [H100], True, 0, marks=pytest.mark.near_miss("FABRIC.log_errors")),
+        (8 * [L40S], False, 0),  # g6e
+        ([H100], False, 0),  # p5.4xlarge
+        ([], False, 0),
+    ],
+)
+def test_on_efa_the_gpus_decide_whether_gpudirect_must_be_there(
+    tmp_path: Path, gpus: list[str], gdr: bool, count: int
+) -> None:
+    job = Job("2.27.5", gdr=gdr, network=lambda host: "AWS Libfabric")
+    logs = written(tmp_path, job)
+    boards = [{"name": name} for name in gpus]
+    logs.cluster.facts.extend({"name": f"n{node}", "gpus": boards} for node in range(2))
+    word = logs.report(gang(), NAMES, "rdma")
+    measure = recorder("FABRIC", load("p5-efa"))
+    judge_transport(sweep_result(300, "rdma", library=word), "rdma", measure)
+    result = measure.result("finished", 1.0)
+    (errors,) = [one for one in result.measurements if one.name == "log_errors"]
+    assert (errors.value, errors.verdict) == (count, Verdict.FAIL if count else Verdict.PASS)
+    found = [one for one in result.findings if one.code == "FAB-NO-GDR"]
+    assert [one.suspects for one in found] == [["node0", "node1"]] * count
+
+
+def test_of_two_kinds_of_nodes_on_efa_those_without_gpudirect_are_named(tmp_path: Path) -> None:
+    logs = written(tmp_path, Job("2.27.5", gdr=False, network=lambda host: "AWS Libfabric"))
+    kinds = {"n0": H100, "n1": L40S}
+    logs.cluster.facts.extend({"name": n, "gpus": 4 * [{"name": one}]} for n, one in kinds.items())
+    report = logs.report(gang(), NAMES, "rdma").report
+    assert report
+    assert [(one.code, one.suspects) for one in report.findings] == [("FAB-NO-GDR", ["node0"])]

@@ -52,7 +52,8 @@ def nodes_at(gang: Any, dead: dict[str, str] | None = None) -> FabricNodes:
     """Nodes a, b and so on, each tried at its address in Ray."""
     names = [*"abc", *(f"n{at}" for at in range(3, len(gang.places)))][: len(gang.places)]
     chosen = FabricPorts({}, dict.fromkeys(names), dead or {})
-    return FabricNodes(gang, [*range(len(names))], names, None, {}, chosen)
+    ranks = {name: rank for rank, name in enumerate(names)}
+    return FabricNodes(gang, ranks, None, {}, chosen)
 
 
 def test_on_a_large_cluster_each_node_connects_to_some_and_one_that_none_reaches_is_named() -> None:

@@ -81,7 +81,7 @@ def test_doctored_rails_are_found(ports: int, proves: list[str]) -> None:
     sound: dict[str, int | None] = {f"mlx5_{at}/1": 1000 for at in range(ports)}
     run = sweep_result(100, "rdma", rails={"n0": sound, "n1": dict(sound)})
     measure = recorder("FABRIC")
-    rig: Any = SimpleNamespace(measure=measure)
+    rig: Any = SimpleNamespace(measure=measure, models={})
     rig.terms = measure.contract.cluster.model_copy(update={"fabric": "rdma", "rails": None})
     controls.control_doctored_rails(rig, run)
     (found,) = measure.result("finished", 1.0).controls

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from probes.fabric import node_pairs
 from probes.fabric.detect import find_wrong_nodes, wrong_data
 from probes.fabric.judge import judge_pair_data
 from probes.fabric.node_pairs import PairSearch, run_wrong_search
 from probes.findings import MAX_NAMES
 from reports.measurement import Verdict
 from reports.record import ProbeResult
+from scaling.collectives import node_groups
 from scaling.collectives.fault_search import FaultSearchResult
 from tests.support.controls import recorder
 from tests.support.rank_parts import Each, groups_of
@@ -29,7 +29,7 @@ def spoilt(*pairs: set[str], nodes: int = 4, first: int = 0) -> Any:
     places = [SimpleNamespace(node=f"n{rank // 2}") for rank in range(2 * nodes)]
 
     def run(function: Any, *_: Any, each: Each, timeout: float) -> list[tuple[float, int]]:
-        assert function is node_pairs.group_sweep
+        assert function is node_groups.group_sweep
         found = [(0.0, 0)] * len(places)
         for group in groups_of(each):
             members = {places[rank].node for rank in group}

@@ -6,6 +6,7 @@ import pytest
 
 from probes.hosts.inventory import without_hosts_gpus
 from reports.measurement import Verdict
+from reports.orders import fill
 from tests.support.simulated_hosts import (
     StandInHosts,
     findings,
@@ -32,6 +33,64 @@ def test_gpus_that_ray_does_not_count_are_a_fault() -> None:
     assert not_passed(result) == {"count_mismatches n2": "FAIL"}
     assert findings(result) == [("HOST-GPUS", ["n2"])]
     assert "Ray counts 0, NVML shows 8" in result.findings[0].statement
+
+
+def with_a_desktop_gpu(nodes: int = 3, heads: int = 1) -> StandInHosts:
+    """A head with a T4 that Ray does not count, and nodes of 8 H100s."""
+    cluster = StandInHosts(nodes, bystanders=heads)
+    for head in cluster.others:
+        t4 = {"index": 0, "uuid": f"GPU-{head['name']}", "name": "Tesla T4", "memory_gib": 14.6}
+        head |= {"gpus": [t4], "nvml": {"library": True, "error": None}}
+    return cluster
+
+
+def lose_registration(cluster: StandInHosts) -> str:
+    """Make Ray count no GPU of the last node of the gang; return its name."""
+    lost = cluster.facts.pop()
+    cluster.others.append(lost)
+    cluster.by_ray[lost["node"]] = 0
+    return str(lost["name"])
+
+
+@pytest.mark.near_miss("HOSTS.count_mismatches")
+def test_gpus_that_a_contract_leaves_outside_ray_are_noted() -> None:
+    result = run_hosts(with_a_desktop_gpu(), **ORDER, gpus_outside_ray=1)
+    assert result.verdict is Verdict.PASS
+    assert findings(result) == []
+    (note,) = (one for one in result.measurements if one.name == "gpus_outside_ray")
+    assert (note.value, note.subject) == (1, "n3")
+
+
+def test_gpus_outside_ray_count_without_the_key_and_the_finding_names_it() -> None:
+    result = run_hosts(with_a_desktop_gpu(), **ORDER)
+    assert not_passed(result) == {"count_mismatches n3": "FAIL"}
+    (found,) = result.findings
+    assert "`gpus_outside_ray` in [cluster]" in found.remedy
+    assert any("`gpus_outside_ray`" in step.means for step in fill(found, {}).steps)
+
+
+@pytest.mark.parametrize("agreed", [1, 8, 9])
+def test_no_key_hides_a_node_whose_gpus_ray_lost(agreed: int) -> None:
+    """An order that is not complete misses a node, whatever may be outside."""
+    cluster = with_a_desktop_gpu()
+    lost = lose_registration(cluster)
+    result = run_hosts(cluster, **ORDER, gpus_outside_ray=agreed)
+    red = {f"count_mismatches {lost}": "FAIL", "count_mismatches n3": "FAIL"}
+    assert not_passed(result) == {"nodes cluster": "FAIL", **red}
+
+
+def test_more_gpus_outside_ray_than_agreed_all_count() -> None:
+    two = run_hosts(with_a_desktop_gpu(heads=2), **ORDER, gpus_outside_ray=1)
+    assert not_passed(two) == {"count_mismatches n3": "FAIL", "count_mismatches n4": "FAIL"}
+    spare = with_a_desktop_gpu(4)  # one more node than ordered, which Ray lost
+    lost = lose_registration(spare)
+    result = run_hosts(spare, **ORDER, gpus_outside_ray=1)
+    assert not_passed(result)[f"count_mismatches {lost}"] == "FAIL"
+
+
+def test_gpus_outside_ray_count_where_no_number_of_nodes_is_ordered() -> None:
+    result = run_hosts(with_a_desktop_gpu(), gpus_per_node=8, gpus_outside_ray=1)
+    assert not_passed(result)["count_mismatches n3"] == "FAIL"
 
 
 @pytest.mark.near_miss("HOSTS.count_mismatches")

@@ -398,3 +398,42 @@ def test_a_node_that_joins_after_the_facts_were_read_is_one_too_many() -> None:
     assert failed["nodes cluster"] == "FAIL"
     fewer = not_passed(run_hosts(cluster, nodes=4, gpus_per_node=8))
     assert fewer["nodes cluster"] == "FAIL"  # it does not answer
+
+
+# A number of nodes that may grow.
+
+RANGE = {"nodes": 3, "nodes_at_most": 5, "gpus_per_node": 8}
+
+
+@pytest.mark.near_miss("HOSTS.nodes")
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_any_agreed_number_of_nodes_is_as_ordered(count: int) -> None:
+    result = run_hosts(StandInHosts(count), **RANGE)
+    assert result.verdict is Verdict.PASS
+    assert findings(result) == []
+    said = f"{count} nodes answer. Ordered: 3 to 5 nodes" in result.coverage
+    assert said is (count > 3)
+    assert caught(result)["larger order"] is True
+
+
+@pytest.mark.parametrize(("count", "code"), [(2, "HOST-MISSING"), (6, "HOST-EXTRA")])
+def test_fewer_or_more_nodes_than_agreed_fail(count: int, code: str) -> None:
+    result = run_hosts(StandInHosts(count), **RANGE)
+    assert not_passed(result) == {"nodes cluster": "FAIL"}
+    assert [found for found, _ in findings(result)] == [code]
+    assert caught(result)["larger order"] is True
+
+
+def test_an_extra_node_is_inspected_as_every_other() -> None:
+    cluster = StandInHosts(4)
+    cluster.torch["id3"] = {"all": 7, "assigned": 1}
+    assert not_passed(run_hosts(cluster, **RANGE))["count_mismatches n3"] == "FAIL"
+
+
+@pytest.mark.parametrize(("alive", "verdict"), [(4, "UNPROVEN"), (6, "FAIL")])
+def test_an_extra_node_that_was_not_inspected_proves_nothing(alive: int, verdict: str) -> None:
+    cluster = StandInHosts(alive)
+    silent = cluster.facts.pop()["name"]
+    result = run_hosts(cluster, **RANGE)
+    assert not_passed(result)["nodes cluster"] == verdict
+    assert ("HOST-NO-ANSWER", [silent]) in findings(result)

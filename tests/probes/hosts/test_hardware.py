@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from probes.contract.terms import AGREEABLE
 from reports.measurement import Verdict
 from reports.orders import fill
+from reports.record import ProbeResult
 from tests.support.simulated_hosts import H100, StandInHosts, findings, not_passed, run_hosts
 
 ORDER = {"nodes": 3, "gpus_per_node": 8}
@@ -129,14 +131,58 @@ def test_of_two_kinds_with_as_many_gpus_none_is_the_odd_one() -> None:
 def with_an_h200() -> StandInHosts:
     cluster = StandInHosts(3)
     for gpu in cluster.facts[2]["gpus"]:
-        gpu |= {"name": "NVIDIA H200", "memory_gib": 140.4}
+        gpu |= {"name": H200, "memory_gib": 140.4}
     return cluster
 
 
-@pytest.mark.near_miss("HOSTS.gpu_model")
+H200 = "NVIDIA H200"
+MIXED = {"gpu_model": {H200: 1, H100: 2}, "gpu_memory_gib": 79}
+
+
+@pytest.mark.near_miss("HOSTS.gpu_model", "HOSTS.differences", "HOSTS.gpu_memory")
 def test_two_models_that_were_both_ordered_are_no_difference() -> None:
-    both = run_hosts(with_an_h200(), **ORDER, gpu_model=[H100, "NVIDIA H200"])
-    assert both.verdict is Verdict.PASS
+    assert run_hosts(with_an_h200(), **ORDER, **MIXED).verdict is Verdict.PASS
+
+
+def test_fewer_nodes_of_a_model_than_were_ordered_are_named() -> None:
+    result = run_hosts(StandInHosts(3), **ORDER, gpu_model={H200: 2, H100: 1})
+    assert not_passed(result) == {"gpu_model n1": "FAIL", "gpu_model n2": "FAIL"}
+    assert findings(result) == [("HOST-GPU-MODEL", ["n1"]), ("HOST-GPU-MODEL", ["n2"])]
+    assert result.findings[0].statement == (
+        f"GPU model on n1: {H100}. Expected: {H200} (ordered on 2 nodes, missing on 2 nodes)"
+    )
+
+
+def test_a_node_of_two_ordered_models_is_of_no_kind() -> None:
+    cluster = with_an_h200()
+    cluster.facts[2]["gpus"][0]["name"] = H100
+    failed = not_passed(run_hosts(cluster, **ORDER, **MIXED))
+    assert failed == {"gpu_model n2": "FAIL", "differences cluster": "FAIL"}
+
+
+def test_nodes_of_an_ordered_kind_are_compared_with_each_other_alone() -> None:
+    cluster = with_an_h200()
+    for board in cluster.facts[2]["gpu_health"]["boards"]:
+        board |= {"name": H200, "numa": "0", "clock_mhz": 1830}
+    assert run_hosts(cluster, **ORDER, **MIXED).verdict is Verdict.PASS
+    cluster.facts[1]["gpu_health"]["boards"][3]["numa"] = "1"
+    cluster.facts[1]["gpus"][3]["memory_gib"] = 94.0
+    result = run_hosts(cluster, **ORDER, **MIXED)
+    failed = {"differences cluster": "FAIL", "system_differences cluster": "FAIL"}
+    assert not_passed(result) == failed
+    assert ("GPU memory: 94 GiB on n1; 79.65 GiB on n0, n1") in result.findings[1].statement
+
+
+def test_a_list_has_names_of_one_model_and_orders_no_mix() -> None:
+    result = run_hosts(with_an_h200(), **ORDER, gpu_model=[H100, H200])
+    assert not_passed(result) == {"differences cluster": "FAIL"}
+    assert findings(result) == [("HOST-GPU-MODEL", ["n2"])] * 2
+    assert "write `gpu_model` as a table of kinds" in result.findings[0].statement
+
+
+@pytest.mark.near_miss("HOSTS.differences")
+def test_a_list_of_names_passes_where_all_boards_have_one_of_them() -> None:
+    assert run_hosts(StandInHosts(), **ORDER, gpu_model=[H100, H200]).verdict is Verdict.PASS
 
 
 def test_a_better_model_than_was_ordered_is_another() -> None:
@@ -234,6 +280,62 @@ def test_other_boards_have_firmware_of_their_own() -> None:
     cluster.facts[0]["nics"][-1]["firmware"] = "1.0"  # of what has no name, nothing is known
     del cluster.facts[1]["gpu_health"]["boards"][0]["vbios"]  # an old driver
     assert run_hosts(cluster, **ORDER).verdict is Verdict.PASS
+
+
+# Differences that were agreed.
+
+
+def with_every_system_difference() -> StandInHosts:
+    cluster = StandInHosts()
+    for fact in cluster.facts:
+        fact["software"] = {**fact["software"], "kernel": "6.8.0-1021", "ofed": "24.10"}
+    odd = cluster.facts[1]
+    odd["software"] |= {"kernel": "6.8.0-1014", "ofed": "23.10"}
+    boards, nics = odd["gpu_health"]["boards"], odd["nics"]
+    boards[2] |= {"vbios": "96.00.74.00.01", "persistence": False, "numa": "1"}
+    nics[0]["firmware"] = "28.39.1002"
+    return cluster
+
+
+def note_of(result: ProbeResult) -> str:
+    return next((str(m.value) for m in result.measurements if m.name == "agreed_differences"), "")
+
+
+@pytest.mark.near_miss("HOSTS.system_differences")
+def test_differences_that_were_agreed_are_noted_and_do_not_count() -> None:
+    cluster, names = with_every_system_difference(), list(AGREEABLE)
+    result = run_hosts(cluster, **ORDER, agreed_differences=names)
+    assert result.verdict is Verdict.PASS
+    assert findings(result) == []
+    assert all(part in note_of(result) for part in AGREEABLE.values())
+    assert f"vBIOS of {H100}: 96.00.74.00.01 on n1; 96.00.89.00.01 on n0" in note_of(result)
+
+
+@pytest.mark.parametrize("name", AGREEABLE)
+def test_a_difference_counts_unless_it_is_agreed_by_its_name(name: str) -> None:
+    cluster, others = with_every_system_difference(), [one for one in AGREEABLE if one != name]
+    result = run_hosts(cluster, **ORDER, agreed_differences=others)
+    assert not_passed(result) == {"system_differences cluster": "FAIL"}
+    (found,) = result.findings
+    assert found.statement.startswith(AGREEABLE[name])
+
+
+def test_what_may_not_be_agreed_counts_with_all_the_rest_agreed() -> None:
+    cluster = StandInHosts()
+    cluster.facts[1]["gpu_health"]["boards"][2]["clock_mhz"] = 1410
+    cluster.facts[2]["software"]["driver"] = "550.54"
+    result = run_hosts(cluster, **ORDER, agreed_differences=list(AGREEABLE))
+    failed = {"system_differences cluster": "FAIL", "differences cluster": "FAIL"}
+    assert not_passed(result) == failed
+    assert note_of(result) == ""
+
+
+@pytest.mark.parametrize(("names", "shown"), [(["kernel"], True), (["kernel", "ofed"], False)])
+def test_the_doctored_node_shows_what_is_still_compared(names: list[str], shown: bool) -> None:
+    result = run_hosts(StandInHosts(), **ORDER, agreed_differences=names)
+    (control,) = (one for one in result.controls if one.name == "doctored node")
+    assert control.caught is True
+    assert ("system_differences" in control.proves) is shown
 
 
 # What is ordered of each node.

@@ -18,7 +18,6 @@ from probes.launch.controls import (
     planted_options,
     ranks_of_two_nodes,
 )
-from probes.launch.guide import own_guide
 from probes.launch.shell import Transcript
 from probes.launch.training import JobBytes
 from tests.support.launched_job import (
@@ -116,8 +115,9 @@ def test_planted_errors_must_all_be_seen(
         ({"fabric": "fab0", "management": "eth0"}, bytes_of(), False),
         ({"fabric": "fab0"}, launched().astray, None),  # no other interface is known
         ({"fabric": "rdma"}, bytes_of(rdma=10, eth0=SENT), True),
+        ({"fabric": "rdma"}, bytes_of(rdma=SENT, eth0=SENT), False),  # storage traffic over RDMA
     ],
-    ids=["caught", "it-stayed", "no-other", "rdma"],
+    ids=["caught", "it-stayed", "no-other", "rdma", "storage"],
 )
 def test_a_job_forced_off_the_fabric_must_be_seen(
     recorder: Recorder, terms: dict[str, str], sent: JobBytes, caught: bool | None
@@ -137,7 +137,7 @@ def test_the_planted_job_leaves_the_fabric_where_another_network_is_known() -> N
 
 
 def test_a_wrong_line_in_the_guide_and_our_own_user_are_seen(recorder: Recorder) -> None:
-    control_guide(own_guide(), ["n0"], recorder)
+    control_guide(guided(cluster_of()), ["n0"], recorder)
     control_user(identity(0), "", recorder)
     assert controls(recorder) == {"wrong guide": True, "own user": True}
 

@@ -269,16 +269,53 @@ def test_who_follows_the_guide_is_judged(
 # The network of the job's own bytes.
 
 
-def judged_network(recorder: Recorder, sent: JobBytes, said: Transcript | None = None) -> Any:
+def judged_network(
+    recorder: Recorder,
+    sent: JobBytes,
+    said: Transcript | None = None,
+    fabric: str = "fab0",
+    idle: JobBytes | None = None,
+) -> Any:
     said = said or transcript()
-    judge.judge_network(judge.read_job(guided(cluster_of()), said), "fab0", sent, said, recorder)
+    job = judge.read_job(guided(cluster_of()), said)
+    judge.judge_network(job, fabric, sent, said, recorder, idle)
     return recorder.finish("finished", 1.0)
 
 
 @pytest.mark.near_miss("LAUNCH.share_on_agreed_network")
-def test_a_job_on_the_agreed_fabric_passes_beside_much_other_traffic(recorder: Recorder) -> None:
-    result = judged_network(recorder, bytes_of(fab0=SENT, eth0=50 * SENT))
+def test_control_traffic_of_ray_beside_a_sound_job_passes(recorder: Recorder) -> None:
+    sent = bytes_of(fab0=SENT, eth0=3_000_000)
+    sent.sent["n1"]["eth0"] = 50_000_000  # the head sends the job's code to many nodes
+    result = judged_network(recorder, sent)
     assert (red(result), result.measurements[0].value) == (set(), 1.0)
+
+
+@pytest.mark.near_miss("LAUNCH.share_on_agreed_network")
+def test_traffic_that_was_there_before_the_job_is_not_taken_for_its_own(
+    recorder: Recorder,
+) -> None:
+    sent, idle = bytes_of(fab0=SENT, eth0=50 * SENT), bytes_of(fab0=0, eth0=5 * SENT)
+    sent.seconds, idle.seconds = 20.0, 2.0
+    result = judged_network(recorder, sent, idle=idle)
+    assert (red(result), result.measurements[0].value) == (set(), 1.0)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"rdma": SENT, "eth0": 14_000_000},  # storage traffic over RDMA, the job's on eth0
+        {"rdma": 4_800_000, "eth0": 11_200_000},  # 30 % and 70 % of a job in fp32
+        {"rdma": SENT, "eth0": 7_000_000, "eth1": 7_000_000},
+    ],
+    ids=["storage", "fp32", "two others"],
+)
+def test_bytes_of_a_job_that_left_the_fabric_do_not_pass_by_those_of_others(
+    recorder: Recorder, sent: dict[str, int]
+) -> None:
+    result = judged_network(recorder, bytes_of(**sent), fabric="rdma")
+    assert verdicts(result) == {"share_on_agreed_network": Verdict.UNPROVEN}
+    assert "eth0 on n0 sent" in result.measurements[0].note
+    assert "these may be the job's bytes" in result.measurements[0].note
 
 
 def test_a_job_that_leaves_the_fabric_on_one_node_is_named(recorder: Recorder) -> None:

@@ -128,6 +128,20 @@ def test_on_efa_host_memory_is_a_note_and_no_finding(tmp_path: Path, network: st
     assert any("EFA has GPUDirect on instances from p4d on" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "codes"), [("NVIDIA A100-SXM4-40GB", ["FAB-NO-GDR"]), ("NVIDIA A10G", [])]
+)
+def test_on_efa_the_gpus_that_nccl_tests_lists_decide(
+    tmp_path: Path, gpu: str, codes: list[str]
+) -> None:
+    rows = "".join(
+        f"#  Rank  {rank} Group  0 Pid  400{rank} on  node{rank // 2} device  0 [0x1a] {gpu}\n"
+        for rank in range(4)
+    )
+    job = Job("2.27.5", gdr=False, network=lambda host: "AWS Libfabric")
+    assert [one.code for one in told(tmp_path, rows + job.text()).findings] == codes
+
+
 EDGE = "node1:50:60 [0] NCCL INFO Channel 00/0 : {} [send] via NET/Socket/0\n"
 
 

@@ -123,6 +123,35 @@ def test_a_fleet_at_half_pace_is_slow_and_a_sound_one_is_not(
     )
 
 
+A100, A100_PEAK = "NVIDIA A100-SXM4-80GB", 312e12
+
+
+@pytest.mark.parametrize(
+    ("by", "slow", "verdict"),
+    [
+        pytest.param(1.0, "node2", Verdict.PASS, marks=pytest.mark.near_miss("SCALING.mfu")),
+        (3.0, "node2", Verdict.FAIL),
+        (3.0, "node0", Verdict.FAIL),
+    ],
+)
+def test_nodes_of_each_model_keep_a_share_of_their_own_peak(
+    tmp_path: Path, by: float, slow: str, verdict: Verdict
+) -> None:
+    """An A100 that takes 3.2 times as long as an H100 computes as well, and no longer."""
+    other = {"node0": "node1", "node2": "node3"}[slow]
+    found = throttled(on_gpu(ladder(**SOUND), 0.6), "node2", "node3", by=PEAK / A100_PEAK)
+    found = throttled(found, slow, other, by=by)
+    gpus = {node: (H100, PEAK) if node < "node2" else (A100, A100_PEAK) for node in NODES}
+    found = with_rung(found, 0, gpus=gpus, peak_flops=None, devices=f"{A100}, {H100}")
+    result = judged(tmp_path / "run", found, contract())
+    seen = {one.subject: one.verdict for one in result.measurements if one.name == "mfu"}
+    (bad,) = (at for at in seen if at.startswith(gpus[slow][0]))
+    assert len(seen) == 2
+    assert seen == dict.fromkeys(seen, Verdict.PASS) | {bad: verdict}
+    nodes = [[slow, other]] if verdict is Verdict.FAIL else []
+    assert [one.suspects for one in slow_bases(result)] == nodes
+
+
 def test_three_of_four_nodes_throttled_fail_though_nothing_is_lost(tmp_path: Path) -> None:
     """The median node is a slow one: efficiency and stragglers are as those of a sound cluster."""
     found = throttled(on_gpu(ladder(**SOUND)), *NODES[1:])

@@ -19,7 +19,7 @@ SLOW = ["node1", "node3"]
 
 
 def stragglers(found: Ladder) -> list[Finding]:
-    return find_stragglers_beyond(found.rungs, LIMIT)
+    return [*find_stragglers_beyond(found.rungs, LIMIT)]
 
 
 def held_up(rung: Rung, seconds: dict[int, float], segment: str = "data") -> Rung:
@@ -91,7 +91,7 @@ def test_what_all_ranks_take_equally_long_for_accuses_nobody(segment: str) -> No
 
 
 def test_without_a_limit_nobody_is_named() -> None:
-    assert not find_stragglers_beyond(throttled(ladder(), *SLOW).rungs, None)
+    assert not [*find_stragglers_beyond(throttled(ladder(), *SLOW).rungs, None)]
 
 
 def test_two_nodes_at_half_pace_are_both_the_cause_of_what_is_lost() -> None:

@@ -41,8 +41,22 @@ def test_the_contract_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "seatrial.toml").write_text("schema = 1\ntier = 'soak'\n[cluster]\nnodes = 8\n")
     assert read_settings(NOTHING).tier == "soak"
-    with pytest.raises(ContractError, match=r"9 nodes were requested .* orders 8: drop one"):
+    with pytest.raises(ContractError, match=r"9 nodes were requested .* orders 8 nodes: drop one"):
         read_settings({**NOTHING, "nodes": "9"})
+
+
+@pytest.mark.parametrize(("nodes", "refused"), [(7, True), (8, False), (12, False), (13, True)])
+def test_a_number_of_nodes_must_be_in_the_agreed_range(
+    tmp_path: Path, nodes: int, refused: bool
+) -> None:
+    contract = tmp_path / "grows.toml"
+    contract.write_text("schema = 1\n[cluster]\nnodes = 8\nnodes_at_most = 12\n")
+    given = {**NOTHING, "contract": str(contract), "nodes": str(nodes)}
+    if not refused:
+        assert read_settings(given).nodes == nodes
+        return
+    with pytest.raises(ContractError, match=r"orders 8 to 12 nodes: drop one"):
+        read_settings(given)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ class PlayedCluster:
         nothing = {name: lambda *_: None for name in ("register", "unregister", "remove_now")}
         self.cleanup = SimpleNamespace(**nothing)
         cluster: Any = self
-        self.kept_gang = GangKeeper(cluster)
+        self.kept_gang, self.paths_before = GangKeeper(cluster), None
 
     def note_kill(self, *_: Any, **__: Any) -> None:
         """Nobody is killed."""

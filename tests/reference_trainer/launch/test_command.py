@@ -26,6 +26,8 @@ def test_a_job_says_of_each_rank_where_it_is_and_what_it_trained_on(
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MASTER_PORT", raising=False)
     monkeypatch.setenv("STAGE", "a b")
+    monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
+    monkeypatch.delenv("NCCL_PROTO", raising=False)
     monkeypatch.setenv("TRAINING_JOB", "myjob")
     place = SimpleNamespace(node="id0", host="n0", pid=7)
     gang: Any = SimpleNamespace(places=[place], run=lambda function, *args, **_: [function(*args)])
@@ -45,6 +47,7 @@ def test_a_job_says_of_each_rank_where_it_is_and_what_it_trained_on(
                 "exported": "e" * 16}  # fmt: skip
     assert {name: row.get(name) for name in expected} == expected
     assert "MASTER_PORT" not in row
+    assert (row["NCCL_P2P_DISABLE"], "NCCL_PROTO" in row) == ("1", False)
     assert read_variables()["MASTER_PORT"] is None
 
 

@@ -384,6 +384,8 @@ def test_attribution_takes_the_fewest_that_explain_all() -> None:
     assert attribute_slow_links([("a", "b"), ("a", "c")], met, 4) == ([], [("a", "b"), ("a", "c")])
     sends = [link for link in met if link[0] == "c"]
     assert attribute_slow_links(sends, met, 4) == ([("c", "sends")], [])
+    most = [link for link in met if link[0] != "a"]  # so "a" receives slowly from all of them
+    assert attribute_slow_links(most, met, 4) == ([(end, "sends") for end in "bcd"], [])
     assert attribute_slow_links([*sends, ("a", "b")], met, 4) == ([("c", "sends")], [("a", "b")])
     guilty, left = attribute_slow_links([link for link in met if "c" in link], met, 4)
     assert (sorted(guilty), left) == ([("c", "receives"), ("c", "sends")], [])

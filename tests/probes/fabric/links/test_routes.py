@@ -32,11 +32,11 @@ def test_a_real_route() -> None:
 def test_each_sender_is_asked_for_its_receivers_address() -> None:
     asked: list[tuple[list[list[int]], Any]] = []
 
-    def run(function: Any, timeout: float, each: Any = None, groups: Any = None) -> list[Any]:
+    def run(function: Any, *arguments: Any, timeout: float, groups: Any = None) -> list[Any]:
         if function is link_counters.read_interfaces:
             return [{"fab0": {"address": f"10.77.0.{rank}"}} for rank in range(4)]
         ((rank,),) = groups
-        asked.append((groups, each[rank]))
+        asked.append((groups, [*arguments]))
         return [f"route of {rank}"]
 
     gang: Any = SimpleNamespace(

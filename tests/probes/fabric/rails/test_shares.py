@@ -158,10 +158,11 @@ def test_the_rails_of_the_best_node_are_counted_where_rdma_is_the_fabric(
 ) -> None:
     active = {"port": "1", "link_layer": "InfiniBand", "rate": RATE, "state": "4: ACTIVE"}
     ports = [{**active, "device": f"mlx5_{number}"} for number in range(2)]
-    facts = [{"node": "id0", "rdma": ports}, {"node": "id1", "rdma": ports[:1]}]
+    facts = [{"node": f"id{at}", "name": f"n{at}", "rdma": ports[: 2 - at]} for at in range(2)]
     hcas = dict.fromkeys(("id0", "id1"), hca)
     cluster: Any = SimpleNamespace(facts=facts, on_each_node=lambda function: hcas)
-    assert count_installed(cluster, fabric) == installed
+    assert count_installed(cluster, fabric, ["n0", "n1"]) == installed
+    assert count_installed(cluster, fabric, ["n1"]) == (1 if installed else None)  # of another kind
 
 
 @pytest.mark.parametrize("root", ["/nonexistent", "/proc/self"])

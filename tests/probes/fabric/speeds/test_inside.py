@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,13 @@ import pytest
 from probes.contract.contract import parse
 from probes.fabric.controls import control_slow_inside
 from probes.fabric.judge import try_inside
-from probes.fabric.node_pairs import InsideSpeeds, find_slow_inside, judge_inside, measure_inside
+from probes.fabric.node_pairs import (
+    UNLIKE,
+    InsideSpeeds,
+    find_slow_inside,
+    judge_inside,
+    measure_inside,
+)
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Verdict
 from tests.support.controls import MemoryRecorder, recorder
@@ -18,6 +25,7 @@ from tests.support.rank_parts import Each, groups_of
 from tests.support.sweep_results import sweep_result
 
 AGAINST = "all_reduce_inside_node_against_others"
+KINDS = {"n0": "NVIDIA H200", "n1": "NVIDIA H200", "n2": "NVIDIA A100", "n3": "NVIDIA A100"}
 
 
 def inside(*speeds: float, wrong: int = 0, left_out: list[str] | None = None) -> InsideSpeeds:
@@ -134,7 +142,7 @@ def test_where_no_two_nodes_have_as_many_nothing_is_proven() -> None:
     rig: Any = SimpleNamespace(gang=None, measure=measure)
     control_slow_inside(rig, sweep_result(0.1, rank_nodes=8 * ["n0"] + ["n1"]), found)
     (control,) = measure.result("finished", 1.0).controls
-    assert (control.caught, control.saw) == (None, "no two nodes have the same number of ranks")
+    assert (control.caught, control.saw) == (None, UNLIKE)
 
 
 def test_a_gang_that_fails_inside_nodes_loses_nothing_else() -> None:
@@ -142,10 +150,27 @@ def test_a_gang_that_fails_inside_nodes_loses_nothing_else() -> None:
         raise GangError("rank 3 does not answer")
 
     measure = recorder("FABRIC")
-    rig: Any = SimpleNamespace(gang=SimpleNamespace(run=fail, size=4), measure=measure)
+    rig: Any = SimpleNamespace(gang=SimpleNamespace(run=fail, size=4), measure=measure, models={})
     assert try_inside(rig, sweep_result(0.1, rank_nodes=["n0", "n0"])) is None
     (found,) = measure.result("finished", 1.0).measurements
     assert (found.name, found.note) == (AGAINST, "rank 3 does not answer")
+
+
+@pytest.mark.parametrize(
+    ("models", "last", "slowest", "verdict"),
+    [
+        pytest.param(
+            KINDS, 225, "n0", Verdict.PASS, marks=pytest.mark.near_miss(f"FABRIC.{AGAINST}")
+        ),
+        (KINDS, 150, "n3", Verdict.FAIL),
+        ({}, 225, "n2", Verdict.FAIL),
+    ],
+)
+def test_nodes_of_an_ordered_kind_are_compared_with_each_other_alone(
+    models: dict[str, str], last: float, slowest: str, verdict: Verdict
+) -> None:
+    found = replace(inside(330, 330, 225, last), models=models)
+    assert told(judged(found))[AGAINST] == (slowest, verdict)
 
 
 class Gang:

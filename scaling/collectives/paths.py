@@ -1,0 +1,63 @@
+"""Plans meetings of the pairs that did not meet in earlier runs, and writes which have met.
+
+A pair is two ports of one rail, sorted.  Rails are lists of ports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from scaling.collectives.fault_search import Pair, plan_rounds
+
+Facts = Sequence[Mapping[str, Any]]  # of nodes
+
+
+class PathsBefore(NamedTuple):
+    """Pairs that met in an earlier run, and in those that it carried on; `head` names that run."""
+
+    head: str
+    met: set[Pair]
+
+
+def unmet_rounds(
+    rails: Sequence[Sequence[str]], met: Collection[Pair], most: int
+) -> list[list[Pair]]:
+    """Plan at most so many rounds of pairs that have not `met`.
+
+    A few pairs have too little to be compared with: then a whole round meets first.
+    """
+    rounds = [*plan_rounds([sorted(rail) for rail in rails])]
+    unmet = ([pair for pair in pairs if pair not in met] for pairs in map(_sort_pairs, rounds))
+    chosen = [pairs for pairs in unmet if pairs][:most]
+    return chosen if sum(map(len, chosen)) >= len(rounds[0]) else [rounds[0], *chosen]
+
+
+def _sort_pairs(pairs: Sequence[Pair]) -> list[Pair]:
+    return [(min(pair), max(pair)) for pair in pairs]
+
+
+def pack_pairs(rails: Sequence[Sequence[str]], met: Collection[Pair]) -> list[list[Any]]:
+    """Write each rail as its ports, and a bit for each of their pairs as a hex number."""
+    packed = []
+    for ports in map(sorted, rails):
+        bits = "".join("01"[pair in met] for pair in combinations(ports, 2))
+        packed.append([ports, f"{int(bits or '0', 2):x}"])
+    return packed
+
+
+def read_pairs(packed: Sequence[Sequence[Any]], then: Facts, now: Facts) -> set[Pair]:
+    """Read the pairs that `pack_pairs` wrote, by the facts of the nodes then and now.
+
+    A node that has other GPUs now is another one: its pairs have not met.
+    """
+    old, new = ({one.get("name"): [gpu.get("uuid") for gpu in one.get("gpus", ())] for one in of}
+                for of in (then, now))  # fmt: skip
+    same, met = {name for name in new if old.get(name) == new[name]}, set[Pair]()
+    for ports, digits in packed:
+        pairs = [*combinations(ports, 2)]
+        bits = f"{int(digits, 16):0{len(pairs)}b}"
+        met.update(pair for pair, bit in zip(pairs, bits, strict=False) if bit == "1")
+    # A port is named `fab1 on node0`, or as its node.
+    return {pair for pair in met if same.issuperset(port.rpartition(" on ")[2] for port in pair)}
