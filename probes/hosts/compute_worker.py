@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -357,18 +358,16 @@ def measure_peer_copies() -> dict[str, Any]:
     """
     import torch
 
-    count = torch.cuda.device_count()
+    gpus = range(torch.cuda.device_count())
     buffers = [
-        torch.ones(COPY_BYTES, dtype=torch.uint8, device=torch.device("cuda", gpu))
-        for gpu in range(count)
+        torch.ones(COPY_BYTES, dtype=torch.uint8, device=torch.device("cuda", gpu)) for gpu in gpus
     ]
-    rates: list[list[float | None]] = [[None] * count for _ in range(count)]
-    direct: list[list[bool | None]] = [[None] * count for _ in range(count)]
-    for source in range(count):
-        for target in set(range(count)) - {source}:
-            direct[source][target] = torch.cuda.can_device_access_peer(source, target)
-            rates[source][target] = _copy_rate(torch, buffers, source, target)
-    return {"gbs": rates, "direct": direct}
+
+    def ask_pairs(ask: Callable[[int, int], Any]) -> list[list[Any]]:
+        return [[None if at == to else ask(at, to) for to in gpus] for at in gpus]
+
+    direct = ask_pairs(torch.cuda.can_device_access_peer)
+    return {"gbs": ask_pairs(partial(_copy_rate, torch, buffers)), "direct": direct}
 
 
 def _copy_rate(torch: Any, buffers: list[Any], source: int, target: int) -> float:

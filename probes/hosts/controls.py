@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from probes.check.judging import plant
@@ -150,12 +151,6 @@ def _register_for_ever(_: Any, info: Any) -> None:
     info._obj.state = IN_PROGRESS  # `info` is ctypes.byref of the structure
 
 
-def _lose_time(nvml: Any, _: Any) -> Any:
-    status = nvml.c_nvmlViolationTime_t()
-    status.violationTime = 2**62  # ns: more than any run lasts
-    return status
-
-
 def _recover_links(nvml: Any, fields: Sequence[tuple[int, int]]) -> Any:
     """Answer as a Blackwell, which counts recoveries of its NVLinks in a field."""
     recoveries = getattr(nvml, "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS", None)
@@ -193,7 +188,8 @@ SICK_ANSWERS: dict[str, Callable[..., Any]] = {
 # What it answers for a GPU whose counters have gained much since the run began.
 WORN_ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetPcieReplayCounter": lambda nvml: 2**31,
-    "nvmlDeviceGetViolationStatus": _lose_time,
+    # In ns: more than any run lasts.
+    "nvmlDeviceGetViolationStatus": lambda nvml, _: SimpleNamespace(violationTime=2**62),
     "nvmlDeviceGetNvLinkState": _keep_links,
     "nvmlDeviceGetNvLinkErrorCounter": lambda nvml, *_: 2**31,
     "nvmlDeviceGetFieldValues": _recover_links,
@@ -289,14 +285,12 @@ def control_gpu(
     answer = cluster.on_each_node(read, each={victim["node"]: index}).get(victim["node"])
     # A GPU of a smaller node may have any number of links: it is compared with others.
     without = () if len(boards) >= WHOLE_NODE else (check.NVLINKS_DOWN,)
-    plant(
-        measure,
-        control,
-        fault.format(name, index),
-        lambda trial: judge(facts, victim, answer, trial) or names_gpu(trial, index),
-        unable=f"{name} does not answer" if answer is None else "",
-        without=without,
-    )
+    unable = f"{name} does not answer" if answer is None else ""
+
+    def judge_it(trial: Trial) -> bool:
+        return judge(facts, victim, answer, trial) or names_gpu(trial, index)
+
+    plant(measure, control, fault.format(name, index), judge_it, unable=unable, without=without)
 
 
 def names_gpu(trial: Trial, index: int) -> bool:

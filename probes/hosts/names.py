@@ -20,6 +20,7 @@ from probes.hosts import criterion as check
 from probes.hosts.gpu_health import AllFacts, Facts
 from probes.hosts.port_round import GCS, JOB, RAY_PORTS, WORKER, Connection, NameLookup, PortRound
 from reference_trainer.rank_environment import set_variables
+from reports.groups import group_pairs
 from reports.record import Finding
 
 Names = Mapping[str, str]  # of nodes, by id
@@ -120,10 +121,7 @@ def blame_nodes(tried: Collection[Link], failed: Collection[Link]) -> Blame:
     total = Counter(end for link in tried for end in _ends_of(link))
     failing = Counter(end for link in failed for end in _ends_of(link))
     whole = [end for end, count in failing.items() if count == total[end]]
-    links: dict[tuple[int, str], list[Link]] = defaultdict(list)
-    for link in failed:
-        for end in _ends_of(link):
-            links[end].append(link)
+    links = group_pairs((end, link) for link in failed for end in _ends_of(link))
     left, blamed = dict.fromkeys(failed), list[tuple[int, str]]()
     while whole:
         worst = max(whole, key=lambda end: (failing[end], end))
@@ -172,11 +170,8 @@ def find_closed(connections: Connections, names: Names) -> list[Finding]:
         for way in CLOSED:
             for subject in getattr(blame, way):
                 kinds[way, subject].append(kind)
-    groups: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
-    for (way, subject), own in kinds.items():
-        if way != PAIRS:
-            groups[way, tuple(own)].append(subject)
-    rows = [(way, own, tuple(ids)) for (way, own), ids in groups.items()]
+    nodes = (((way, tuple(own)), id) for (way, id), own in kinds.items() if way != PAIRS)
+    rows = [(way, own, tuple(ids)) for (way, own), ids in group_pairs(nodes).items()]
     rows += [(way, tuple(own), link) for (way, link), own in kinds.items() if way == PAIRS]
     return [explain_closed(way, own, ids, connections, names) for way, own, ids in rows]
 

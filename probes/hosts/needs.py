@@ -137,13 +137,9 @@ def describe_image(image: Facts, usual: Facts, lists: Mapping[str, list[str]]) -
         if here is None or there is None:
             parts.append(f"different Python packages ({image['packages']} installed)")
         else:
-            for verb, more in (
-                ("additional Python packages:", {*here} - {*there}),
-                ("missing Python packages:", {*there} - {*here}),
-            ):
-                if more:
-                    shown = join_names(sorted(more), SHOWN_PACKAGES)
-                    parts.append(f"{verb} {shown}")
+            other = {"additional": {*here} - {*there}, "missing": {*there} - {*here}}
+            shown = {word: join_names(sorted(of), SHOWN_PACKAGES) for word, of in other.items()}
+            parts += [f"{word} Python packages: {names}" for word, names in shown.items() if names]
     return "; ".join(parts)
 
 
@@ -370,14 +366,10 @@ def _judge_answer(address: str, node: str, problem: str, ids: set[str], measure:
 def try_client(address: str, seconds: float) -> tuple[str, str]:
     """Join and run one task in another process; return (id of its node, problem)."""
     environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+    call = [sys.executable, "-c", PROGRAM, address]
     try:
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, address],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
+            call, env=environment, capture_output=True, text=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
         return "", f"no answer within {seconds:g} s"

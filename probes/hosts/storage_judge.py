@@ -371,10 +371,8 @@ def judge_room(
     folder, rooms = storage.where, read_rooms(storage.opened)
     sized = {id: room for id, room in rooms.items() if room["size_gib"]}
     if not sized:
+        note = "the file system reports no size" if rooms else "no node could read the free space"
         if save_gb:
-            note = (
-                "the file system reports no size" if rooms else "no node could read the free space"
-            )
             measure(check.CHECKPOINT_ROOM, None, on=folder, note=note)
         return None
     least = min(sized, key=lambda id: sized[id]["free_gib"])
