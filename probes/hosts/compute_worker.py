@@ -100,10 +100,6 @@ class WorkDevice:
         """Make so many bytes on the device."""
         return self.torch.ones(size, dtype=self.torch.uint8, device=self.device)
 
-    def make_host_bytes(self, size: int) -> Any:
-        """Make so many bytes of the host; for a GPU they are pinned, so that it copies them."""
-        return self.torch.ones(size, dtype=self.torch.uint8, pin_memory=self.on_gpu)
-
     def has_fp8(self) -> bool:
         """Return whether the device has fp8 arithmetic, and torch a call for it."""
         return (
@@ -202,7 +198,9 @@ def build_operations(device: WorkDevice) -> list[TimedCall]:
     left, right = (device.make_random(sizes.gemm, sizes.gemm) for _ in range(2))
     product = torch.empty_like(left)
     source, target = device.make_bytes(sizes.copy_bytes), device.make_bytes(sizes.copy_bytes)
-    host, near = device.make_host_bytes(sizes.host_bytes), device.make_bytes(sizes.host_bytes)
+    near = device.make_bytes(sizes.host_bytes)
+    # Those of the host are pinned for a GPU, so that it copies them.
+    host = torch.ones(sizes.host_bytes, dtype=torch.uint8, pin_memory=device.on_gpu)
     flop = 2 * sizes.gemm**3 / TERA
     moved, sent = 2 * sizes.copy_bytes / GIGA, sizes.host_bytes / GIGA
     operations = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -126,7 +126,6 @@ def control_own_folder(cluster: Cluster, folder: str, measure: Recorder) -> None
     plant(measure, check.OWN_FOLDER, fault, judge)
 
 
-Answers = Mapping[str, Callable[..., Any]]
 NODE_REBOOT, HARDWARE_THERMAL, PROHIBITED, IN_PROGRESS = 2, 0x40, 2, 2  # codes of nvml.h
 LINKS = 18  # NVLinks of an H100; the first of the sick GPU is inactive
 
@@ -199,7 +198,7 @@ WORN_ANSWERS: dict[str, Callable[..., Any]] = {
 ASKED_FIRST = {"nvmlDeviceGetNvLinkErrorCounter"}
 
 
-def sicken_gpu(nvml: Any, index: int, answers: Answers = SICK_ANSWERS) -> NvmlWith:
+def sicken_gpu(nvml: Any, index: int, answers: Facts = SICK_ANSWERS) -> NvmlWith:
     """Make an NVML that gives other answers for the GPU `index`."""
     sick: list[Any] = []  # its handles
 

@@ -24,6 +24,7 @@ from probes.cluster.endpoints import CLIENT, GCS, REFUSED, TAKEN, Endpoint, Endp
 from probes.cluster.ray_internals import read_value
 from probes.findings import finding, join_names
 from probes.hosts import criterion as check
+from reference_trainer.late import ray
 from reports.groups import group_pairs
 from reports.record import Finding
 from reports.sanitize import last_line
@@ -230,8 +231,6 @@ def plan_endpoints(cluster: Cluster, client_port: int) -> list[Endpoint]:
 
 def read_gcs_address() -> str:
     """Read the address of the GCS as Ray's workers know it."""
-    import ray
-
     return str(ray.get_runtime_context().gcs_address or "")
 
 
@@ -418,8 +417,6 @@ class StandInMissing(RuntimeError):
 @contextmanager
 def open_stand_in(node: Mapping[str, Any], refuses: bool) -> Iterator[str]:
     """Start a stand-in on this node; yield its URL.  Raises StandInMissing."""
-    import ray
-
     actor = on_node(StandInEndpoint, node["id"]).remote()
     try:
         call = actor.start_server.remote(node["address"], refuses)

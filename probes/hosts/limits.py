@@ -361,22 +361,13 @@ def control_strained_process(
         "and is named as a raylet of another cluster"
     )
     planted = halve_limits(ranks.get(victim["node"], 1), measure)
-    system, unable = ask_node(cluster, victim, read_strained_system, planted)
+    system, unable = ask_victim(cluster, victim, read_strained_system, planted)
     limits = (system or {}).get("limits", {})
     without = {*check.LIMITS} - {*measures}
     free = {"locks_any": check.LOCKED_MEMORY, "starts_any": check.PROCESSES}
     without |= {name for key, name in free.items() if limits.get(key)}
     judge = partial(judge_system, [{**victim, "system": system}], ranks, measures)
     plant(measure, check.STRAINED_PROCESS, fault, judge, unable=unable, without=without)
-
-
-def ask_node(
-    cluster: Cluster, victim: Facts, function: Callable[..., Any], *arguments: Any
-) -> tuple[Any, str]:
-    """Run a function on the victim's node; return (answer, "") or (None, why there is none)."""
-    answer = ask_victim(cluster, victim, function, *arguments)
-    why = cluster.errors.get(victim["node"], "no answer in time")
-    return answer, f"{victim['name']}: {why}" if answer is None else ""
 
 
 def halve_limits(ranks: int, measure: Recorder) -> dict[str, int]:
