@@ -34,7 +34,7 @@ BUDGET = {
     # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
     # measures and criteria.  The help has sections.
     # submit says which job is lost, and what a lost head means.
-    "probes/cli": 2064,  # what a template orders, which answers lack, what `again` changed
+    "probes/cli": 2065,  # what a template orders, which answers lack, what `again` changed
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -51,9 +51,9 @@ BUDGET = {
     "probes/environment": 819,  # boards without NVLink
     # NVLink by domain; ports on which RDMA alone passes.
     "probes/fabric": 3850,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
-    "probes/faults": 328,
+    "probes/faults": 325,
     "probes/gang": 2074,  # strategies on one ordered node
-    "probes/hosts": 5372,  # which Xids follow a kill
+    "probes/hosts": 5270,  # which Xids follow a kill
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
@@ -68,9 +68,9 @@ BUDGET = {
     # Usual times of probes; os._exit ends a run as a signal does; a signal waits for the first
     # event's end.
     # A run says what its contract lacks.
-    "probes/session": 1593,  # a probe that failed is written in its criterion's words
+    "probes/session": 1579,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
-    "probes/submit": 1142,
+    "probes/submit": 1119,
     "reference_trainer": 3726,  # a group that is kept for the next call; who hears of a kill
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
@@ -82,7 +82,7 @@ BUDGET = {
     # what a changed folder says is not on page 1.
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
-    "reports": 6968,  # facts of nodes in several lines; the commands of a submitted run
+    "reports": 6923,  # facts of nodes in several lines; the commands of a submitted run
     "scaling": 3020,  # groups that are kept; a short ladder
     "seatrial": 57,  # names for notebooks, and whether the other packages are ours
 }
