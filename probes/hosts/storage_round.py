@@ -377,7 +377,7 @@ class StorageRound:
         measure.explain(finding(code, text, suspects, names=names))
 
     def exchange(
-        self, among: Sequence[str], wait_s: float = WAIT_S, elsewhere: Places | None = None
+        self, among: Sequence[str], wait_s: float | None = None, elsewhere: Places | None = None
     ) -> dict[Link, dict[str, Any] | None]:
         """Let each of these nodes read files of others; None where a node does not answer.
 
@@ -388,6 +388,7 @@ class StorageRound:
         peers = map_peers(among) if len(among) > 1 else {}
         others = {id: peers[id] for id in elsewhere or peers}
         places = {**self.places, **(elsewhere or {})}
+        wait_s = WAIT_S if wait_s is None else wait_s
         asked = {id: (places[id], ids) for id, ids in others.items()}
         read = storage_work.read_others
         answers = self.cluster.on_each_node(read, wait_s, each=asked) if asked else {}

@@ -173,9 +173,10 @@ class JobsApi:
         method: str = "GET",
         body: bytes | None = None,
         kind: str = "application/json",
-        seconds: float = ANSWER_S,
+        seconds: float | None = None,
         most: int = MAX_SMALL,
     ) -> bytes:
+        seconds = seconds or ANSWER_S
         try:
             return request_dashboard(self.address, path, method, seconds, body, kind, most)
         except urllib.error.HTTPError as error:

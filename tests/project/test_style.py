@@ -53,7 +53,7 @@ BUDGET = {
     "probes/fabric": 3850,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
     "probes/faults": 325,
     "probes/gang": 2074,  # strategies on one ordered node
-    "probes/hosts": 5270,  # which Xids follow a kill
+    "probes/hosts": 5271,  # which Xids follow a kill
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
@@ -70,7 +70,7 @@ BUDGET = {
     # A run says what its contract lacks.
     "probes/session": 1579,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
-    "probes/submit": 1119,
+    "probes/submit": 1120,
     "reference_trainer": 3726,  # a group that is kept for the next call; who hears of a kill
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
