@@ -28,7 +28,8 @@ def read_history(folder: str | Path) -> History:
 
     A run that cannot be read is a row of `runs` with its reason.
     """
-    from reports.frames.history import build_history, find_runs, read_found
+    from reports.frames.history import build_history, read_found
+    from reports.run_folder.event_log import find_runs
 
     return build_history(map(read_found, find_runs(Path(folder))))
 

@@ -180,10 +180,8 @@ def summarize_acceptance(record: RunRecord, integrity: Integrity = NOT_READ) -> 
     criteria = [*record.contract.criteria, *_unlisted_criteria(record)]
     rows = [_report_row(record, criterion, waiver_notes) for criterion in criteria]
     required = [record.verdict(criterion.id) for criterion in criteria if criterion.required]
-    verdicts = [one.verdict for one in record.results]
-    verdicts += [one.verdict for one in record.regressions]
-    failed = Verdict.FAIL in verdicts
-    decision = Verdict.FAIL if failed else Verdict.worst(required)
+    verdicts = [one.verdict for one in record.results] + [one.verdict for one in record.regressions]
+    decision = Verdict.FAIL if Verdict.FAIL in verdicts else Verdict.worst(required)
     reasons = [*integrity.sentences, *_run_reasons(record)]
     exit_code = 4 if integrity.problems else _exit_code(record, decision, reasons)
     return AcceptanceSummary(

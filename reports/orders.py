@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from ipaddress import ip_address
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from reports.record import Finding, ProbeResult, RepairStep, RunRecord, node_facts
 from reports.redact import redact_text
-from reports.sanitize import one_line
+from reports.sanitize import known_address, one_line
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 HOST = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?"  # DNS: 253 letters
@@ -21,10 +20,7 @@ PORTS = range(1, 2**16)  # of TCP and UDP
 
 
 def _is_address(text: str) -> bool:
-    try:
-        return "%" not in text and bool(ip_address(text))
-    except ValueError:
-        return False
+    return "%" not in text and known_address(text) is not None
 
 
 def _matches(pattern: str) -> Callable[[str], bool]:

@@ -123,11 +123,9 @@ class Control(RecordModel):
         """The fault, and whether it was found."""
         if self.verdict.accepted:
             return f"the test found the planted fault: {self.fault}"
-        if self.caught is None:
-            why = "the fault was not planted, so the test proves nothing"
-        else:
-            why = "the test did not find the planted fault, so the test proves nothing"
-        return f"{why}. Fault: {self.fault}"
+        ran = self.caught is not None
+        why = "the test did not find the planted fault" if ran else "the fault was not planted"
+        return f"{why}, so the test proves nothing. Fault: {self.fault}"
 
 
 class Criterion(RecordModel):
@@ -270,9 +268,8 @@ class RunProblem(RecordModel):
 
     def sentence(self) -> str:
         """Format one line: kind, place and text of the problem."""
-        if self.kind == "teardown":
-            return f"clean-up failed in {self.where}: {self.text}"
-        return f"{self.kind} error in {self.where}: {self.text}"
+        what = "clean-up failed" if self.kind == "teardown" else f"{self.kind} error"
+        return f"{what} in {self.where}: {self.text}"
 
 
 class RunRecord(RecordModel):

@@ -20,6 +20,7 @@ from typing import Any
 
 from pydantic import Field
 
+from reports.groups import group_pairs
 from reports.measurement import Measurement, RecordModel, Verdict, about
 from reports.numbers import finite_number, number, quantity
 
@@ -56,14 +57,11 @@ def values_of(
     """List the values of the named measures in the results of a baseline run."""
     return [
         BaselineValue(
+            **one.model_dump(include={"subject", "unit", "spread", "samples"}),
             criterion=result.criterion,
             probe=result.probe,
             measure=one.name,
-            subject=one.subject,
             value=finite_number(one.value),
-            unit=one.unit,
-            spread=one.spread,
-            samples=one.samples,
             run=run,
         )
         for result in results
@@ -90,9 +88,7 @@ def find_regressions(record: Any) -> list[Regression]:
             text = f"{title} was not compared with an earlier run: {why}"
             judged = iter([(Verdict.UNPROVEN, text)])
         else:
-            runs: dict[str, list[BaselineValue]] = {}
-            for one in before:
-                runs.setdefault(one.run or baseline, []).append(one)
+            runs = group_pairs((one.run or baseline, one) for one in before)
             each = (_judge(title, tolerance, run, old, now) for run, old in runs.items())
             judged = chain.from_iterable(each)
         end = f"Expected: at most {number(tolerance)} % worse (agreed in the contract's [baseline])"
@@ -162,12 +158,8 @@ def _compare(
 
 def _worst_by_key(values: Iterable[tuple[str, Any]], direction: int) -> dict[tuple[str, str], Any]:
     """Keep the worst value by probe and subject; one without a value is the worst."""
-    kept: dict[tuple[str, str], Any] = {}
-    for probe, one in values:
-        key = probe, one.subject
-        if key not in kept or _rank(one, direction) < _rank(kept[key], direction):
-            kept[key] = one
-    return kept
+    of_key = group_pairs(((probe, one.subject), one) for probe, one in values)
+    return {key: min(own, key=lambda one: _rank(one, direction)) for key, own in of_key.items()}
 
 
 def _rank(one: Any, direction: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
@@ -66,6 +67,14 @@ def capitalise(text: object) -> str:
 def probe_words(probe: str) -> str:
     """Write the name of a probe's test in words: `a.py::test_it_ends` is "it ends"."""
     return probe.rpartition("::")[2].removeprefix("test_").replace("_", " ")
+
+
+def known_address(text: object) -> IPv4Address | IPv6Address | None:
+    """Parse an IP address; None for another text."""
+    try:
+        return ip_address(str(text))
+    except ValueError:
+        return None
 
 
 def ascii_only(text: str) -> str:

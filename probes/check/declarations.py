@@ -55,9 +55,6 @@ class Circumstances:
         return self.terms.accelerators == "emulated" or self.one_host
 
 
-Holds = Callable[[Circumstances], bool]
-
-
 @dataclass(frozen=True)
 class When:
     """Condition under which something is owed; `terms` are the keys of [cluster] that it reads.
@@ -65,7 +62,7 @@ class When:
     Conditions are joined by `&`, `|` and `~`.
     """
 
-    holds: Holds
+    holds: Callable[[Circumstances], bool]
     terms: frozenset[str] = frozenset()
 
     def __call__(self, here: Circumstances) -> bool:

@@ -160,13 +160,16 @@ def plant(
 
 def ask_victim(
     cluster: Cluster, victim: Mapping[str, Any], function: Callable[..., Any], *arguments: Any
-) -> Any:
-    """Run a function in a worker on the node of a planted fault; return None if none answers.
+) -> tuple[Any, str]:
+    """Run a function in a worker on the node of a planted fault.
 
-    `victim` has `node`, its id.
+    Returns (answer, ""), or (None, why there is none).  `victim` has `node`, its id, and `name`.
     """
     asked = [one for one in cluster.nodes if one["id"] == victim["node"]]
-    return cluster.on_each_node(function, *arguments, nodes=asked).get(victim["node"])
+    answer = cluster.on_each_node(function, *arguments, nodes=asked).get(victim["node"])
+    if answer is not None:
+        return answer, ""
+    return None, f"{victim['name']}: {cluster.errors.get(victim['node'], 'no answer in time')}"
 
 
 def condition_holds(check: Check, cluster: Cluster, terms: ClusterTerms) -> bool:
@@ -197,7 +200,7 @@ def plant_on(
     `victim` has `node`, its id, and `name`; `fault` continues the sentence after the name.  `read`
     runs in a worker there with these arguments; `judge` gets its answer and the trial.
     """
-    answer = ask_victim(cluster, victim, read, *arguments)
+    answer, _ = ask_victim(cluster, victim, read, *arguments)
     planted, judge_it = f"{victim['name']} {fault}", partial(judge, answer)
     unable = f"{victim['name']} does not answer" if answer is None else ""
     plant(measure, control, planted, judge_it, unable=unable, without=without)

@@ -224,8 +224,9 @@ def history(folder: Path, width: int, every: bool, table: str | None) -> None:
     was changed since it was written, is listed with the reason. The exit code is then 4.
     """
     from probes.session.rejudge import read_summary
-    from reports.frames.history import build_history, find_runs, history_lines, read_found
+    from reports.frames.history import build_history, history_lines, read_found
     from reports.frames.measurements import csv_text
+    from reports.run_folder.event_log import find_runs
 
     found = [read_found(path, read_summary) for path in find_runs(folder)]
     if not found:

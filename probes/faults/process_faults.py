@@ -242,13 +242,10 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """Read the complete lines of a JSON lines file that may still grow; none if it is missing."""
     if not path.exists():
         return []
-    lines = path.read_bytes().split(b"\n")
     events = []
-    for line in lines[:-1]:
-        try:
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        with suppress(json.JSONDecodeError):  # a killed process left an incomplete line
             events.append(json.loads(line))
-        except json.JSONDecodeError:  # a killed process left an incomplete line
-            continue
     return events
 
 

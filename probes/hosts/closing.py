@@ -90,16 +90,13 @@ def control_restarted_node(
 ) -> None:
     """Check that a node whose boot id changes is detected."""
     was = [fact for fact in before if fact["node"] == victim["node"]]
-    plant_on(
-        cluster,
-        measure,
-        check.RESTARTED_NODE,
-        f"reads its boot id from {NEW_AT_EACH_READ}, which changes at each read",
-        victim,
-        read_boot_id,
-        NEW_AT_EACH_READ,
-        judge=lambda id, trial: judge_changes(cluster, was, [{**victim, "boot_id": id}], trial),
-    )
+    fault = f"reads its boot id from {NEW_AT_EACH_READ}, which changes at each read"
+    given = (check.RESTARTED_NODE, fault, victim, read_boot_id, NEW_AT_EACH_READ)
+
+    def judge(id: str, trial: Recorder) -> None:
+        judge_changes(cluster, was, [{**victim, "boot_id": id}], trial)
+
+    plant_on(cluster, measure, *given, judge=judge)
 
 
 @dataclass(frozen=True)

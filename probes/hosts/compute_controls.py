@@ -15,17 +15,7 @@ from probes.contract.limits import LANE_GBS
 from probes.hosts import compute_judge
 from probes.hosts import criterion as check
 from probes.hosts.compute_fleet import Accelerator, RunLength, Speed, Speeds, WorkFleet
-from probes.hosts.compute_judge import (
-    AGREED,
-    COMPARED,
-    SHARED_PATHS,
-    SpeedRuns,
-    Sums,
-    find_alone,
-    find_below,
-    find_slow,
-    rate_limit,
-)
+from probes.hosts.compute_judge import AGREED, COMPARED, SpeedRuns, Sums, rate_limit
 from probes.hosts.compute_worker import ELEMENT, SHAPE
 from reference_trainer.model.devices import find_device
 from reports.measurement import Limit
@@ -190,9 +180,9 @@ def run_work(fleet: WorkFleet) -> SpeedRuns:
     length = run_length(fleet)
     keys = [*fleet.working]
     first = fleet.measure_speed(keys, length)
-    needed_alone = find_alone(fleet, first)
+    needed_alone = compute_judge.find_alone(fleet, first)
     chosen = [key for needed in needed_alone.values() for key in needed]
-    chosen = list(dict.fromkeys([*chosen, *find_below(fleet, first)]))
+    chosen = list(dict.fromkeys([*chosen, *compute_judge.find_below(fleet, first)]))
     if not chosen:
         return SpeedRuns(first)
     if fleet.on_gpu:
@@ -323,7 +313,7 @@ def measure_fastest(
     """Measure alone whom emulated suspects are compared with, if they were not yet."""
     if fleet.on_gpu:
         return {}
-    fastest = {stick.fastest for stick in find_slow(fleet, first).values()}
+    fastest = {stick.fastest for stick in compute_judge.find_slow(fleet, first).values()}
     return measure_alone(fleet, sorted(fastest - runs.alone.keys()), replace(length, rounds=1))
 
 
@@ -407,7 +397,7 @@ def board_link(model: str, link: Link) -> tuple[int, int]:
 def outruns(runs: SpeedRuns, key: str, link: Link) -> bool:
     """Return whether copies are faster than a slot can be: a virtual machine may report any."""
     of = [run[key].typical for run in (runs.first, runs.second, runs.alone) if key in run]
-    rates = [rate for one in of for name in SHARED_PATHS if (rate := one.get(name))]
+    rates = [rate for one in of for name in compute_judge.SHARED_PATHS if (rate := one.get(name))]
     lane = LANE_GBS.get(link["most_generation"], math.inf)
     return max(rates, default=0.0) > lane * link["most_width"]
 

@@ -183,8 +183,7 @@ def judge_speed(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
     """Judge that no accelerator is slower than those of its model."""
     known, unknown = leave_out_unknown(fleet, runs)
     slow = find_slow_each_time(fleet, known)
-    keys = list(dict.fromkeys(key for key, _ in slow))
-    fleet.count_accused(measure, check.SLOW_GPUS, keys, unknown)
+    fleet.count_accused(measure, check.SLOW_GPUS, {key for key, _ in slow}, unknown)
     note_populations(fleet, known.first, measure)
     slow = explain_most(fleet, slow, known, measure)
     keys = list(dict.fromkeys(key for key, _ in slow))

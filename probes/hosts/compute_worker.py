@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -98,10 +99,6 @@ class WorkDevice:
     def make_bytes(self, size: int) -> Any:
         """Make so many bytes on the device."""
         return self.torch.ones(size, dtype=self.torch.uint8, device=self.device)
-
-    def make_host_bytes(self, size: int) -> Any:
-        """Make so many bytes of the host; for a GPU they are pinned, so that it copies them."""
-        return self.torch.ones(size, dtype=self.torch.uint8, pin_memory=self.on_gpu)
 
     def has_fp8(self) -> bool:
         """Return whether the device has fp8 arithmetic, and torch a call for it."""
@@ -201,7 +198,9 @@ def build_operations(device: WorkDevice) -> list[TimedCall]:
     left, right = (device.make_random(sizes.gemm, sizes.gemm) for _ in range(2))
     product = torch.empty_like(left)
     source, target = device.make_bytes(sizes.copy_bytes), device.make_bytes(sizes.copy_bytes)
-    host, near = device.make_host_bytes(sizes.host_bytes), device.make_bytes(sizes.host_bytes)
+    near = device.make_bytes(sizes.host_bytes)
+    # Those of the host are pinned for a GPU, so that it copies them.
+    host = torch.ones(sizes.host_bytes, dtype=torch.uint8, pin_memory=device.on_gpu)
     flop = 2 * sizes.gemm**3 / TERA
     moved, sent = 2 * sizes.copy_bytes / GIGA, sizes.host_bytes / GIGA
     operations = [
@@ -357,18 +356,16 @@ def measure_peer_copies() -> dict[str, Any]:
     """
     import torch
 
-    count = torch.cuda.device_count()
+    gpus = range(torch.cuda.device_count())
     buffers = [
-        torch.ones(COPY_BYTES, dtype=torch.uint8, device=torch.device("cuda", gpu))
-        for gpu in range(count)
+        torch.ones(COPY_BYTES, dtype=torch.uint8, device=torch.device("cuda", gpu)) for gpu in gpus
     ]
-    rates: list[list[float | None]] = [[None] * count for _ in range(count)]
-    direct: list[list[bool | None]] = [[None] * count for _ in range(count)]
-    for source in range(count):
-        for target in set(range(count)) - {source}:
-            direct[source][target] = torch.cuda.can_device_access_peer(source, target)
-            rates[source][target] = _copy_rate(torch, buffers, source, target)
-    return {"gbs": rates, "direct": direct}
+
+    def ask_pairs(ask: Callable[[int, int], Any]) -> list[list[Any]]:
+        return [[None if at == to else ask(at, to) for to in gpus] for at in gpus]
+
+    direct = ask_pairs(torch.cuda.can_device_access_peer)
+    return {"gbs": ask_pairs(partial(_copy_rate, torch, buffers)), "direct": direct}
 
 
 def _copy_rate(torch: Any, buffers: list[Any], source: int, target: int) -> float:

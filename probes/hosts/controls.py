@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from probes.check.judging import plant
@@ -128,7 +129,6 @@ def control_own_folder(cluster: Cluster, folder: str, measure: Recorder) -> None
     plant(measure, check.OWN_FOLDER, fault, judge)
 
 
-Answers = Mapping[str, Callable[..., Any]]
 NODE_REBOOT, HARDWARE_THERMAL, PROHIBITED, IN_PROGRESS = 2, 0x40, 2, 2  # codes of nvml.h
 LINKS = 18  # NVLinks of an H100; the first of the sick GPU is inactive
 
@@ -147,12 +147,6 @@ def _keep_links(nvml: Any, link: int) -> int:
 
 def _register_for_ever(_: Any, info: Any) -> None:
     info._obj.state = IN_PROGRESS  # `info` is ctypes.byref of the structure
-
-
-def _lose_time(nvml: Any, _: Any) -> Any:
-    status = nvml.c_nvmlViolationTime_t()
-    status.violationTime = 2**62  # ns: more than any run lasts
-    return status
 
 
 def _recover_links(nvml: Any, fields: Sequence[tuple[int, int]]) -> Any:
@@ -192,7 +186,8 @@ SICK_ANSWERS: dict[str, Callable[..., Any]] = {
 # What it answers for a GPU whose counters have gained much since the run began.
 WORN_ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetPcieReplayCounter": lambda nvml: 2**31,
-    "nvmlDeviceGetViolationStatus": _lose_time,
+    # In ns: more than any run lasts.
+    "nvmlDeviceGetViolationStatus": lambda nvml, _: SimpleNamespace(violationTime=2**62),
     "nvmlDeviceGetNvLinkState": _keep_links,
     "nvmlDeviceGetNvLinkErrorCounter": lambda nvml, *_: 2**31,
     "nvmlDeviceGetFieldValues": _recover_links,
@@ -202,7 +197,7 @@ WORN_ANSWERS: dict[str, Callable[..., Any]] = {
 ASKED_FIRST = {"nvmlDeviceGetNvLinkErrorCounter"}
 
 
-def sicken_gpu(nvml: Any, index: int, answers: Answers = SICK_ANSWERS) -> NvmlWith:
+def sicken_gpu(nvml: Any, index: int, answers: Facts = SICK_ANSWERS) -> NvmlWith:
     """Make an NVML that gives other answers for the GPU `index`."""
     sick: list[Any] = []  # its handles
 
@@ -288,14 +283,12 @@ def control_gpu(
     answer = cluster.on_each_node(read, each={victim["node"]: index}).get(victim["node"])
     # A GPU of a smaller node may have any number of links: it is compared with others.
     without = () if len(boards) >= WHOLE_NODE else (check.NVLINKS_DOWN,)
-    plant(
-        measure,
-        control,
-        fault.format(name, index),
-        lambda trial: judge(facts, victim, answer, trial) or names_gpu(trial, index),
-        unable=f"{name} does not answer" if answer is None else "",
-        without=without,
-    )
+    unable = f"{name} does not answer" if answer is None else ""
+
+    def judge_it(trial: Trial) -> bool:
+        return judge(facts, victim, answer, trial) or names_gpu(trial, index)
+
+    plant(measure, control, fault.format(name, index), judge_it, unable=unable, without=without)
 
 
 def names_gpu(trial: Trial, index: int) -> bool:

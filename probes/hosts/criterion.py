@@ -368,24 +368,14 @@ def known_rate(name: str, unit: str, failing: str) -> Check:
     )
 
 
-GEMM_TFLOPS = known_rate(
-    "gemm_tflops", "TFLOP/s", failing="matrix products run at {value}{on}",
-)
+GEMM_TFLOPS = known_rate("gemm_tflops", "TFLOP/s", "matrix products run at {value}{on}")
 FP8_TFLOPS = Check(
     "fp8_tflops", "TFLOP/s", better="higher", only_agreed=True,
     failing="FP8 matrix products run at {value}{on}",
 )
-HBM_GBS = known_rate(
-    "hbm_gbs", "GB/s", failing="GPU memory runs at {value}{on}",
-)
-H2D_GBS = known_rate(
-    "h2d_gbs", "GB/s",
-    failing="copies to the GPU run at {value}{on}",
-)
-D2H_GBS = known_rate(
-    "d2h_gbs", "GB/s",
-    failing="copies from the GPU run at {value}{on}",
-)
+HBM_GBS = known_rate("hbm_gbs", "GB/s", "GPU memory runs at {value}{on}")
+H2D_GBS = known_rate("h2d_gbs", "GB/s", "copies to the GPU run at {value}{on}")
+D2H_GBS = known_rate("d2h_gbs", "GB/s", "copies from the GPU run at {value}{on}")
 # Orders to Ray run code on its nodes.
 WRONG_ENDPOINTS = none_of(
     "wrong_entrances", "endpoints",

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 import urllib.error
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +24,8 @@ from probes.cluster.endpoints import CLIENT, GCS, REFUSED, TAKEN, Endpoint, Endp
 from probes.cluster.ray_internals import read_value
 from probes.findings import finding, join_names
 from probes.hosts import criterion as check
+from reference_trainer.late import ray
+from reports.groups import group_pairs
 from reports.record import Finding
 from reports.sanitize import last_line
 
@@ -103,10 +104,8 @@ def judge_endpoints(asked: Sequence[Asked], mode: str, measure: Recorder) -> Non
 
 def explain_endpoints(asked: Sequence[Asked], mode: str) -> Iterator[Finding]:
     """Explain the wrong endpoints: one finding for those with the same problem."""
-    groups: dict[str, list[Endpoint]] = defaultdict(list)
-    for one in asked:
-        if problem := find_problem(one, mode)[0]:
-            groups[problem].append(one.endpoint)
+    found = ((find_problem(one, mode)[0], one.endpoint) for one in asked)
+    groups = group_pairs((problem, endpoint) for problem, endpoint in found if problem)
     for problem, rows in groups.items():
         texts = join_names([one.text for one in rows], 6)
         nodes = list(dict.fromkeys(one.node for one in rows if one.node))
@@ -221,23 +220,17 @@ def plan_endpoints(cluster: Cluster, client_port: int) -> list[Endpoint]:
         for node in alive
         if (port := node["ports"]["raylet"])
     ]
-    for node in alive:
-        if agent := read_agent_address(node["id"]):
-            planned.append(Endpoint(of_ray.AGENT, node["name"], f"http://{agent}"))
-    name = head["name"] if head else ""
-    if gcs := read_gcs_address():
-        planned.append(Endpoint(GCS, name, gcs))
-    if direct := cluster.own_dashboard:
-        planned.append(Endpoint(of_ray.DASHBOARD, name, direct))
+    agents = ((node["name"], read_agent_address(node["id"])) for node in alive)
+    planned += [Endpoint(of_ray.AGENT, name, f"http://{agent}") for name, agent in agents if agent]
+    of_head = {GCS: read_gcs_address(), of_ray.DASHBOARD: cluster.own_dashboard}
     if head and client_port:
-        planned.append(Endpoint(CLIENT, name, of_ray.join_address(head["address"], client_port)))
-    return planned
+        of_head[CLIENT] = of_ray.join_address(head["address"], client_port)
+    name = head["name"] if head else ""
+    return planned + [Endpoint(kind, name, at) for kind, at in of_head.items() if at]
 
 
 def read_gcs_address() -> str:
     """Read the address of the GCS as Ray's workers know it."""
-    import ray
-
     return str(ray.get_runtime_context().gcs_address or "")
 
 
@@ -424,8 +417,6 @@ class StandInMissing(RuntimeError):
 @contextmanager
 def open_stand_in(node: Mapping[str, Any], refuses: bool) -> Iterator[str]:
     """Start a stand-in on this node; yield its URL.  Raises StandInMissing."""
-    import ray
-
     actor = on_node(StandInEndpoint, node["id"]).remote()
     try:
         call = actor.start_server.remote(node["address"], refuses)

@@ -486,6 +486,5 @@ def _note_state(node: str, boards: Sequence[Board], measure: Recorder) -> None:
     rows = sum((board.get("remapped_rows") or {}).get("uncorrectable", 0) for board in boards)
     measure.note("memory rows remapped since the GPUs were new", rows, "rows", on=node)
     errors = sum(board.get("lifetime_errors") or 0 for board in boards)
-    measure.note(
-        "uncorrected memory errors (ECC) since the GPUs were new", errors, "errors", on=node
-    )
+    name = "uncorrected memory errors (ECC) since the GPUs were new"
+    measure.note(name, errors, "errors", on=node)

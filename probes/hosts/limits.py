@@ -75,9 +75,8 @@ def read_shared_memory(system: Facts, ranks: int) -> Reading:
     if room["error"]:
         return Reading(0, text=f"no file can be written in {room['path']}: {room['error']}")
     if not room["size_gib"]:
-        return Reading(
-            system["settings"]["ram_gib"], "the sizes of /dev/shm and of memory could not be read"
-        )
+        ram = system["settings"]["ram_gib"]
+        return Reading(ram, "the sizes of /dev/shm and of memory could not be read")
     text = f"{room['path']} has {room['size_gib'] * 1024:.0f} MiB, {percent(room['free_share'])}"
     size = "size_gib" if room["free_share"] >= 0.75 else "free_gib"
     return Reading(room[size], text=f"{text} of it free")
@@ -332,12 +331,8 @@ sys.stdin.read()
 def read_strained_system(limits: Mapping[str, int]) -> dict[str, Any]:
     """Read this node's system as a process with these soft limits, and without room, has it."""
     option = f"--session-name={OTHER_SESSION}"
-    child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", CHILD, json.dumps(dict(limits)), option],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    call = [sys.executable, "-I", "-S", "-c", CHILD, json.dumps(dict(limits)), option]
+    child = subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
         if not child.stdout.readline():
@@ -366,22 +361,13 @@ def control_strained_process(
         "and is named as a raylet of another cluster"
     )
     planted = halve_limits(ranks.get(victim["node"], 1), measure)
-    system, unable = ask_node(cluster, victim, read_strained_system, planted)
+    system, unable = ask_victim(cluster, victim, read_strained_system, planted)
     limits = (system or {}).get("limits", {})
     without = {*check.LIMITS} - {*measures}
     free = {"locks_any": check.LOCKED_MEMORY, "starts_any": check.PROCESSES}
     without |= {name for key, name in free.items() if limits.get(key)}
     judge = partial(judge_system, [{**victim, "system": system}], ranks, measures)
     plant(measure, check.STRAINED_PROCESS, fault, judge, unable=unable, without=without)
-
-
-def ask_node(
-    cluster: Cluster, victim: Facts, function: Callable[..., Any], *arguments: Any
-) -> tuple[Any, str]:
-    """Run a function on the victim's node; return (answer, "") or (None, why there is none)."""
-    answer = ask_victim(cluster, victim, function, *arguments)
-    why = cluster.errors.get(victim["node"], "no answer in time")
-    return answer, f"{victim['name']}: {why}" if answer is None else ""
 
 
 def halve_limits(ranks: int, measure: Recorder) -> dict[str, int]:

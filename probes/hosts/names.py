@@ -20,7 +20,9 @@ from probes.hosts import criterion as check
 from probes.hosts.gpu_health import AllFacts, Facts
 from probes.hosts.port_round import GCS, JOB, RAY_PORTS, WORKER, Connection, NameLookup, PortRound
 from reference_trainer.rank_environment import changed_variables
+from reports.groups import group_pairs
 from reports.record import Finding
+from reports.sanitize import known_address
 
 Names = Mapping[str, str]  # of nodes, by id
 Connections = Sequence[Connection]
@@ -68,9 +70,7 @@ def find_choice(fact: Facts) -> tuple[str, Address] | None:
     ]
     entries = [(n, a) for n, a in entries if a.version == IPV4 or not a.is_link_local]
     entries.sort(key=lambda entry: (entry[1].version, entry[1].is_loopback))
-    addresses: dict[str, Address] = {}
-    for name, address in entries:
-        addresses.setdefault(name, address)
+    addresses = {name: found[0] for name, found in group_pairs(entries).items()}
     wanted = name_list(names.get("nccl_interfaces", ""))
     orders = [wanted] if wanted else [NameList((PREFERRED,)), AVOIDED, NameList(("",))]
     for order in orders:
@@ -120,10 +120,7 @@ def blame_nodes(tried: Collection[Link], failed: Collection[Link]) -> Blame:
     total = Counter(end for link in tried for end in _ends_of(link))
     failing = Counter(end for link in failed for end in _ends_of(link))
     whole = [end for end, count in failing.items() if count == total[end]]
-    links: dict[tuple[int, str], list[Link]] = defaultdict(list)
-    for link in failed:
-        for end in _ends_of(link):
-            links[end].append(link)
+    links = group_pairs((end, link) for link in failed for end in _ends_of(link))
     left, blamed = dict.fromkeys(failed), list[tuple[int, str]]()
     while whole:
         worst = max(whole, key=lambda end: (failing[end], end))
@@ -172,11 +169,8 @@ def find_closed(connections: Connections, names: Names) -> list[Finding]:
         for way in CLOSED:
             for subject in getattr(blame, way):
                 kinds[way, subject].append(kind)
-    groups: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
-    for (way, subject), own in kinds.items():
-        if way != PAIRS:
-            groups[way, tuple(own)].append(subject)
-    rows = [(way, own, tuple(ids)) for (way, own), ids in groups.items()]
+    nodes = (((way, tuple(own)), id) for (way, id), own in kinds.items() if way != PAIRS)
+    rows = [(way, own, tuple(ids)) for (way, own), ids in group_pairs(nodes).items()]
     rows += [(way, tuple(own), link) for (way, link), own in kinds.items() if way == PAIRS]
     return [explain_closed(way, own, ids, connections, names) for way, own, ids in rows]
 
@@ -235,7 +229,7 @@ def find_address_problem(fact: Facts) -> tuple[str | None, str]:
     take part in routing have theirs there.
     """
     names = fact.get("names") or {}
-    interfaces, address = names.get("interfaces"), _parse_address(names.get("ray_address"))
+    interfaces, address = names.get("interfaces"), known_address(names.get("ray_address"))
     if interfaces is None:
         return None, UNREAD
     if address is None:
@@ -244,7 +238,7 @@ def find_address_problem(fact: Facts) -> tuple[str | None, str]:
     if address.is_loopback:
         return f"{address} is the loopback: a node that connects to it reaches itself", ""
     holders = [
-        name for name, one in interfaces.items() if address in map(_parse_address, one["addresses"])
+        name for name, one in interfaces.items() if address in map(known_address, one["addresses"])
     ]
     if not holders:
         has = [f"{name} {text}" for name, text in _own_addresses(names)] or ["no address"]
@@ -257,20 +251,13 @@ def find_address_problem(fact: Facts) -> tuple[str | None, str]:
     return f"{address} is on {join_names(holders)}, which is down", ""
 
 
-def _parse_address(text: Any) -> Address | None:
-    try:
-        return ip_address(str(text))
-    except ValueError:
-        return None
-
-
 def _own_addresses(names: Facts) -> list[tuple[str, str]]:
     """List (interface, address) of a node, without loopback and link-local addresses."""
     return [
         (name, text)
         for name, interface in (names.get("interfaces") or {}).items()
         for text in interface["addresses"]
-        if (address := _parse_address(text))
+        if (address := known_address(text))
         and not address.is_loopback
         and not address.is_link_local
     ]
@@ -286,7 +273,7 @@ def judge_own_names(facts: AllFacts, measure: Recorder) -> None:
         names = fact.get("names") or {}
         own = names.get("own")
         bound = None if own is None else own["bindable"] or LOOPBACK
-        is_loopback = bound is not None and bool((a := _parse_address(bound)) and a.is_loopback)
+        is_loopback = bound is not None and bool((a := known_address(bound)) and a.is_loopback)
         given = names.get("gloo_interface", "")
         count = None if bound is None and not given else int(is_loopback and not given)
         note = f"the name {names.get('host', '')} was not resolved in time" if names else UNREAD
@@ -354,7 +341,7 @@ def find_name_problems(
 ) -> list[tuple[NameLookup, str | None]]:
     """Find what is wrong with each lookup: "" for nothing, None if it is not known."""
     own = {
-        fact["node"]: {_parse_address(text) for _, text in _own_addresses(fact["names"])}
+        fact["node"]: {known_address(text) for _, text in _own_addresses(fact["names"])}
         for fact in facts
         if (fact.get("names") or {}).get("interfaces") is not None
     }
@@ -372,7 +359,7 @@ def _name_problem(one: NameLookup, own: Mapping[str, set[Any]]) -> str | None:
         return None
     # An address that both have, as that of a container bridge, leads a node to itself.
     theirs = own[one.target] - own[one.source]
-    if any(_parse_address(text) in theirs for text in addresses):
+    if any(known_address(text) in theirs for text in addresses):
         return ""
     return f"it resolves to {join_names(addresses)}"
 
@@ -416,7 +403,7 @@ def read_loopback_names() -> dict[str, Any]:
 def control_loopback(cluster: Cluster, facts: AllFacts, measure: Recorder) -> None:
     """Check that a node is detected whose address, own name or interface is the loopback's."""
     victim = facts[-1]
-    answer = ask_victim(cluster, victim, read_loopback_names)
+    answer, _ = ask_victim(cluster, victim, read_loopback_names)
     name, doctored = victim["name"], [{**victim, "names": answer}]
     own_name = f"the host name of {name} is {LOCALHOST}, and gloo has no interface set"
     interface = f"NCCL_SOCKET_IFNAME is `=lo` in a worker on {name}"

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from probes.check.judging import explain_alike, plant, record_each, silent_names
+from probes.check.judging import ask_victim, explain_alike, plant, record_each, silent_names
 from probes.check.recorder import Recorder
 from probes.cluster import node_facts
 from probes.cluster.cluster import Cluster
@@ -25,7 +25,6 @@ from probes.environment.lint import find_minority
 from probes.findings import finding, join_names
 from probes.hosts import criterion as check
 from probes.hosts.gpu_health import Facts
-from probes.hosts.limits import ask_node
 from reports.numbers import quantity
 from reports.sanitize import last_line
 
@@ -82,7 +81,7 @@ def check_images(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) ->
     if not cluster.facts:
         return
     *others, victim = cluster.facts
-    image, unable = ask_node(cluster, victim, read_other_image)
+    image, unable = ask_victim(cluster, victim, read_other_image)
     fault = f"{victim['name']} has a Python package that no other node has"
     judge = partial(judge_images, cluster, [*others, {**victim, "image": image}])
     plant(measure, check.OTHER_IMAGE, fault, judge, unable=unable)
@@ -137,13 +136,9 @@ def describe_image(image: Facts, usual: Facts, lists: Mapping[str, list[str]]) -
         if here is None or there is None:
             parts.append(f"different Python packages ({image['packages']} installed)")
         else:
-            for verb, more in (
-                ("additional Python packages:", {*here} - {*there}),
-                ("missing Python packages:", {*there} - {*here}),
-            ):
-                if more:
-                    shown = join_names(sorted(more), SHOWN_PACKAGES)
-                    parts.append(f"{verb} {shown}")
+            other = {"additional": {*here} - {*there}, "missing": {*there} - {*here}}
+            shown = {word: join_names(sorted(of), SHOWN_PACKAGES) for word, of in other.items()}
+            parts += [f"{word} Python packages: {names}" for word, names in shown.items() if names]
     return "; ".join(parts)
 
 
@@ -165,7 +160,7 @@ def check_models(cluster: Cluster, paths: Sequence[str], measure: Recorder) -> N
     if not victim or len(cluster.nodes) < 2:
         return
     name, path = victim["name"], paths[0]
-    changed, unable = ask_node(cluster, victim, node_facts.read_changed_file, path)
+    changed, unable = ask_victim(cluster, victim, node_facts.read_changed_file, path)
     fault = f"{name} reads a copy of {path} with one changed byte"
     judge = partial(judge_models, [path], {**answers, name: changed}, [])
     plant(measure, check.CHANGED_FILE, fault, judge, unable=unable)
@@ -252,7 +247,7 @@ def check_rdma_devices(
     if not cluster.facts:
         return
     victim = cluster.facts[-1]
-    access, silent = ask_node(cluster, victim, read_hidden_devices)
+    access, silent = ask_victim(cluster, victim, read_hidden_devices)
     unable = f"{victim['name']} lists no RDMA device" if access == {} else silent
     fault = f"a worker on {victim['name']} looks for its RDMA devices in an empty folder"
     judge = partial(judge_rdma_devices, [{**victim, "rdma_access": access}], rails)
@@ -296,7 +291,7 @@ def check_egress(cluster: Cluster, targets: Sequence[str], measure: Recorder) ->
     if not victim:
         return
     name = victim["name"]
-    problems, unable = ask_node(cluster, victim, try_closed_target)
+    problems, unable = ask_victim(cluster, victim, try_closed_target)
 
     def judge(trial: Recorder) -> bool:
         judge_ways_out(list(problems), {name: problems}, [], trial)
@@ -370,14 +365,10 @@ def _judge_answer(address: str, node: str, problem: str, ids: set[str], measure:
 def try_client(address: str, seconds: float) -> tuple[str, str]:
     """Join and run one task in another process; return (id of its node, problem)."""
     environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+    call = [sys.executable, "-c", PROGRAM, address]
     try:
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, address],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
+            call, env=environment, capture_output=True, text=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
         return "", f"no answer within {seconds:g} s"

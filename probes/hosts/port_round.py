@@ -9,15 +9,7 @@ from typing import Any
 from probes.cluster import network_facts
 from probes.cluster.ask import REACH_SECONDS, ActorSet, on_node
 from probes.cluster.cluster import Cluster
-from probes.cluster.network_facts import (
-    GRPC,
-    LOOKUP_SECONDS,
-    NO_PROOF,
-    NodePorts,
-    TriedPort,
-    describe_peers,
-    map_peers,
-)
+from probes.cluster.network_facts import GRPC, NO_PROOF, NodePorts, TriedPort
 
 START_SECONDS = 90.0  # for an actor on each node: the first worker there unpacks our packages
 GCS, RAYLET, OBJECTS, WORKER = "GCS", "raylet", "object manager", "worker"
@@ -93,7 +85,7 @@ class PortRound(ActorSet):
 
     def peers(self) -> dict[str, list[str]]:
         """Map each node to the nodes that it connects to."""
-        return map_peers(list(self.nodes))
+        return network_facts.map_peers(list(self.nodes))
 
     @property
     def head(self) -> str:
@@ -181,7 +173,8 @@ class PortRound(ActorSet):
         asked = {id: {other: instead or hosts[other] for other in pairs[id]} for id in pairs}
         unique = {id: list(dict.fromkeys(asked[id].values())) for id in asked if id in self.opened}
         each = {id: (names,) for id, names in unique.items()}
-        answers = self.call_each("look_up_names", each, REACH_SECONDS + LOOKUP_SECONDS)
+        seconds = REACH_SECONDS + network_facts.LOOKUP_SECONDS
+        answers = self.call_each("look_up_names", each, seconds)
         return [
             NameLookup(source, target, name, answers.get(source, {}).get(name))
             for source, names in asked.items()
@@ -204,4 +197,4 @@ class PortRound(ActorSet):
         count = len(self.nodes)
         if count == 1:
             return "one node: it tried its own ports"
-        return f"each of {count} nodes tried the ports of {describe_peers(count)}"
+        return f"each of {count} nodes tried the ports of {network_facts.describe_peers(count)}"

@@ -371,10 +371,8 @@ def judge_room(
     folder, rooms = storage.where, read_rooms(storage.opened)
     sized = {id: room for id, room in rooms.items() if room["size_gib"]}
     if not sized:
+        note = "the file system reports no size" if rooms else "no node could read the free space"
         if save_gb:
-            note = (
-                "the file system reports no size" if rooms else "no node could read the free space"
-            )
             measure(check.CHECKPOINT_ROOM, None, on=folder, note=note)
         return None
     least = min(sized, key=lambda id: sized[id]["free_gib"])
@@ -407,22 +405,20 @@ def control_sharing(storage: StorageRound, sharing: Ids, measure: Recorder) -> N
 
     The rules are those of files that several nodes use.
     """
+    name = storage.names[sharing[-1]] if len(sharing) > 1 else "a node"
+    lost = f"{name} looks for the other nodes' files in an empty folder"
+    careless = f"{name} creates files without O_EXCL, and writes a file in place"
     if len(sharing) < 2:
-        careless = "a node creates files without O_EXCL, and writes a file in place"
-        lost = "a node looks for the other nodes' files in an empty folder"
         measure.control(check.LOST_FILES, lost, None, saw=UNSHARED)
         measure.control(check.CARELESS_NODE, careless, None, saw=UNSHARED)
         return
-    victim, trial = sharing[-1], measure.trial()
-    name, place = storage.names[victim], storage.places[victim]
+    place = storage.places[victim := sharing[-1]]
     elsewhere = {victim: replace(place, name=f"{place.name}-none")}
-    judge_exchange(storage, storage.exchange(sharing, SHORT_S, elsewhere), trial)
-    fault = f"{name} looks for the other nodes' files in an empty folder"
-    measure.control(check.LOST_FILES, fault, trial)
-    fault = f"{name} creates files without O_EXCL, and writes a file in place"
+    exchanged = storage.exchange(sharing, SHORT_S, elsewhere)
+    plant(measure, check.LOST_FILES, lost, partial(judge_exchange, storage, exchanged))
     judge = partial(judge_races, storage, storage.race(sharing, victim), sharing)
     without = {trace for trace, *_ in TRACES if not is_agreed(measure, trace)}
-    plant(measure, check.CARELESS_NODE, fault, judge, without=without)
+    plant(measure, check.CARELESS_NODE, careless, judge, without=without)
 
 
 def control_slow_node(

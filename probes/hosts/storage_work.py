@@ -229,13 +229,13 @@ def read_shard(work: Work) -> tuple[int | None, float]:
     """Read the shard from storage; return the bytes (None if they are not right) and seconds."""
     wait_for_shard(work)
     done, is_right = 0, True
-    with work.shard.open("rb", buffering=0) as file:
+    with work.shard.open("rb") as file:  # whose `read` gives a whole chunk
         forget_pages(file.fileno())
         start = time.monotonic()
         for mark in _marks(work):
             if time.monotonic() > start + STOP_S:
                 break
-            chunk = _read_chunk(file)
+            chunk = file.read(CHUNK)
             is_right = is_right and chunk.startswith(mark) and len(chunk) == CHUNK
             if not is_right:
                 break
@@ -257,14 +257,6 @@ def wait_for_shard(work: Work) -> None:
 
     if work.shard.parent.is_dir():
         poll(is_seen, SEEN_S)
-
-
-def _read_chunk(file: Any) -> bytes:
-    parts, left = [], CHUNK
-    while left and (part := file.read(left)):
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
 
 
 def _marks(work: Work) -> Iterator[bytes]:

@@ -31,8 +31,9 @@ from probes.hosts.needs import judge_needs
 from probes.hosts.port_round import DEFAULT_PORTS, PortRound
 from probes.hosts.storage_work import READ, SMALL, WRITE
 
+pytestmark = pytest.mark.criterion("HOSTS")
 
-@pytest.mark.criterion("HOSTS")
+
 def test_hosts_are_what_was_ordered(cluster, terms, measure):
     """Every ordered node answers, with healthy GPUs, one software stack and the shared folder.
 
@@ -82,7 +83,6 @@ def coverage_text(cluster, facts):
     return text
 
 
-@pytest.mark.criterion("HOSTS")
 def test_nodes_reach_each_other_by_name_and_port(cluster, terms, measure):
     """Each node has the address that Ray gives to others, and all ports of Ray and jobs are open.
 
@@ -148,7 +148,6 @@ def describe_connections(connections, ports):
     return {"tried": counts, "failed": failed[:MOST_KEPT], "failed_in_all": len(failed)}
 
 
-@pytest.mark.criterion("HOSTS")
 def test_jobs_get_the_limits_they_need(cluster, terms, measure):
     """A worker has the open files, memory, threads and disk space it needs, and a right clock.
 
@@ -172,7 +171,6 @@ def test_jobs_get_the_limits_they_need(cluster, terms, measure):
     judge_needs(cluster, terms, measure)
 
 
-@pytest.mark.criterion("HOSTS")
 def test_all_nodes_use_the_shared_folder_at_once(cluster, terms, tier, measure):
     """Each node reads what others wrote; no two create the same file; none writes or reads slowly.
 
@@ -233,7 +231,6 @@ def use_shards(storage, sharing, size, tier, measure):
         storage_judge.control_slow_node(storage, timings, size, agreed, measure)
 
 
-@pytest.mark.criterion("HOSTS")
 def test_each_gpu_computes_rightly_and_as_fast_as_the_others(cluster, measure):
     """Every GPU gives right sums, the same bits and the same speed as others of its model.
 
@@ -269,7 +266,6 @@ def test_each_gpu_computes_rightly_and_as_fast_as_the_others(cluster, measure):
 
 
 @pytest.mark.tier("standard")
-@pytest.mark.criterion("HOSTS")
 def test_no_gpu_slows_down_under_load(cluster, tier, measure):
     """Every GPU is as fast at the end of long work as at its beginning, and its sums are right.
 
@@ -320,7 +316,6 @@ def describe_speed(speed):
     return {**speed.typical, "launch_us": speed.launch_us, "celsius": speed.celsius}
 
 
-@pytest.mark.criterion("HOSTS")
 def test_endpoints_keep_to_the_authentication(cluster, terms, measure):
     """Where a token is agreed or in use, each endpoint of Ray refuses requests without it.
 
@@ -369,7 +364,6 @@ def describe_coverage(asked, mode, reason, client_port):
 
 
 @pytest.mark.last
-@pytest.mark.criterion("HOSTS")
 def test_hosts_stay_healthy_to_the_end(cluster, terms, measure):
     """After all other probes no node has restarted, and every GPU is as healthy as before.
 

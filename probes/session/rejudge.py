@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -219,16 +218,13 @@ class LimitCheck:
     def _compare(self, kind: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         if kind == "run_owes":
             self.says_owed = True
-            same = old == new
-            text = "the run lists other tests than its contract requires"
+            same, text = old == new, "the run lists other tests than its contract requires"
         elif kind == "measurement":
             same = all(old.get(key) == new.get(key) for key in ("value", "judged", "note"))
             same = same and _bounds(old.get("limit")) == _bounds(new.get("limit"))
             text = _difference(old, new)
         elif kind == "control":
-            same = old.get("caught") == new.get("caught")
-            before, after = old.get("observed", []), new.get("observed", [])
-            same = same and _all_bounds(before) == _all_bounds(after)
+            same = old.get("caught") == new.get("caught") and _all_bounds(old) == _all_bounds(new)
             text = (
                 f"planted fault {old.get('name')!r:.40}: the recorded result does not follow from "
                 f"the recorded values and {CONTRACT}"
@@ -322,8 +318,8 @@ def _bounds(limit: dict[str, Any] | None) -> list[Any]:
     return [limit.get(key) for key in BOUNDS] if limit else []
 
 
-def _all_bounds(observed: list[dict[str, Any]]) -> list[list[Any]]:
-    return [_bounds(one.get("limit")) for one in observed]
+def _all_bounds(control: dict[str, Any]) -> list[list[Any]]:
+    return [_bounds(one.get("limit")) for one in control.get("observed", [])]
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
@@ -352,28 +348,21 @@ def rejudge_run(run: Path, contract: Contract) -> Path:
     _copy_evidence(run, record, store.path)
     doubts = [*record.unverified, *before.integrity.doubts]
     more = {"unverified": doubts, "judged_again": record.id, "clock_steps": record.clock_steps}
-    for kind, probe, data in _judge_again(run, contract, store.path.name):
+    judge = NewJudge(contract, store.path.name)
+    for event in EventReader(run):
+        kind, probe = event["event"], event.get("probe", "")
+        data = judge.replace(kind, probe, dict(event["data"]))
         if kind == "run_started":
             store.start(contract.text, **{**data, **more})
         else:
             store.event(kind, probe, **data)
+    if judge.finished and not (run / SUMS).is_file():  # its end was never written
+        store.event("run_problem", **acceptance.NO_SUMS.model_dump())
     store.save()
     summary = summarize_acceptance(*read_run(store.path))
     write_all(store.path, render_all(store.path, summary))
     store.close()
     return store.path
-
-
-def _judge_again(
-    run: Path, contract: Contract, new_id: str
-) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield (kind, probe, data) of each event under the new contract."""
-    judge = NewJudge(contract, new_id)
-    for event in EventReader(run):
-        kind, probe, data = event["event"], event.get("probe", ""), dict(event["data"])
-        yield kind, probe, judge.replace(kind, probe, data)
-    if judge.finished and not (run / SUMS).is_file():  # its end was never written
-        yield "run_problem", "", acceptance.NO_SUMS.model_dump()
 
 
 def _copy_evidence(run: Path, record: RunRecord, target: Path) -> None:

@@ -22,14 +22,8 @@ from probes.cluster.cluster import Cluster, VersionMismatch, connect, gpu_models
 from probes.cluster.endpoints import HeadWatch
 from probes.cluster.node_watch import NodeState, NodeWatch
 from probes.cluster.room import wait_for_nodes, wait_for_room
-from probes.contract.contract import (
-    NOT_ACCEPTED,
-    ClusterTerms,
-    Contract,
-    find_gaps,
-    is_one_node,
-    shipped_contracts,
-)
+from probes.contract import contract as contracts
+from probes.contract.contract import ClusterTerms, Contract
 from probes.contract.derived_limits import derive_contract, list_slips, size_contract
 from probes.session.signals import SIGNALS
 from reports.numbers import quantity
@@ -128,7 +122,7 @@ class RunSession:
     def _watch_cluster(self, cluster: Cluster) -> None:
         """Watch the head and the nodes until the cluster is left."""
         head = self._watch = HeadWatch(
-            cluster.address, self._on_head_silent, lambda text: self.on_lost(text, HEADLESS_S)
+            cluster.address, self._tell, lambda text: self.on_lost(text, HEADLESS_S)
         )
 
         def read() -> list[NodeState]:
@@ -212,7 +206,7 @@ class RunSession:
         """
         if self.cluster is None or self.cluster.kind == "local":
             return "local" if self.cluster else "unjoined"
-        if self.contract.agreed and self.contract.name not in shipped_contracts():
+        if self.contract.agreed and self.contract.name not in contracts.shipped_contracts():
             return self.contract.name
         return str(self.cluster.facts[0]["name"]) if self.cluster.facts else "silent"
 
@@ -230,7 +224,7 @@ class RunSession:
     def _write_start(self) -> None:
         versions = {**suite_version(), "python": platform.python_version()}
         versions |= {name: metadata.version(name) for name in ("ray", "torch", "pytest")}
-        alone = is_one_node(self.terms, self.described)
+        alone = contracts.is_one_node(self.terms, self.described)
         self.store.start(
             self.contract.text,
             id=self.store.path.name,
@@ -290,8 +284,9 @@ class RunSession:
         if self.cluster is None:
             return [f"cluster   could not be joined: {self.join_error}", *lines]
         if self.contract.agreed and not self.cluster.rehearsal:
-            gaps = find_gaps(self.contract, gpu_models(self.cluster.facts), self.ordered)
-            lines += [f"UNPROVEN  {NOT_ACCEPTED}: {text}" for _, text in gaps]
+            models = gpu_models(self.cluster.facts)
+            gaps = contracts.find_gaps(self.contract, models, self.ordered)
+            lines += [f"UNPROVEN  {contracts.NOT_ACCEPTED}: {text}" for _, text in gaps]
             slips = list_slips(self.contract.cluster, self.cluster.facts)
             lines += [f"CHECK     contract: {text}" for text in slips]
         if self.waited_s:
@@ -356,7 +351,8 @@ class RunSession:
         if self._current and self._begun is not None:
             self.end(self._current, "error", time.monotonic() - self._begun, error)
 
-    def _on_head_silent(self, finding: Finding) -> None:
+    def _tell(self, finding: Finding) -> None:
+        """Add what happened to the cluster to the probe that runs, or ran last."""
         if self._current:
             self._current.say(finding.statement)
             self._current.explain(finding)
@@ -367,8 +363,7 @@ class RunSession:
             if SIGNALS.ends_run or self._begun is None or not self._current:
                 self._loss = finding
                 return
-            self._current.say(finding.statement)
-            self._current.explain(finding)
+            self._tell(finding)
         self.on_lost(finding.statement, NODELESS_S)
 
     def _settle(self) -> None:

@@ -23,13 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from probes.submit.follow import (
-    ConnectionLost,
-    JobsApi,
-    SubmissionState,
-    SubmitError,
-    UnknownJob,
-)
+from probes.submit.follow import ConnectionLost, JobsApi, SubmissionState, SubmitError, UnknownJob
 from probes.submit.package import package_name, zip_files
 from probes.submit.parts import ABOUT, PART, PART_BYTES
 from reports.run_folder.event_log import MAX_FILES

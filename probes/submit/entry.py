@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import venv
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -175,12 +176,10 @@ def _refuse(sentence: str) -> None:
 def _remove_old() -> None:
     """Remove submissions of this user that were not brought back in time."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        try:
+        with suppress(OSError):
             state = folder.lstat()
-        except OSError:
-            continue
-        if state.st_uid == os.geteuid() and time.time() - state.st_mtime > OLD_S:
-            shutil.rmtree(folder, ignore_errors=True)
+            if state.st_uid == os.geteuid() and time.time() - state.st_mtime > OLD_S:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

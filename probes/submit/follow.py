@@ -11,7 +11,7 @@ import time
 import urllib.error
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from probes.cluster import dashboard
 from probes.cluster.cleanup import ENDED
@@ -181,7 +181,6 @@ class JobsApi:
             return request_dashboard(self.address, path, method, seconds, body, kind, most)
         except urllib.error.HTTPError as error:
             self._explain(error)
-            raise AssertionError from None
         except ValueError as error:  # of the token
             raise SubmitError(f"RAY_AUTH_TOKEN or the token file: {error}") from None
         except AnswerTooLong as error:
@@ -190,7 +189,7 @@ class JobsApi:
             reason = getattr(error, "reason", "") or error
             raise ConnectionLost(f"{self.address}: {reason}") from None
 
-    def _explain(self, error: urllib.error.HTTPError) -> None:
+    def _explain(self, error: urllib.error.HTTPError) -> NoReturn:
         """Raise what a refusal means."""
         with error:
             try:

@@ -9,16 +9,16 @@ import os
 import re
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from probes.requirements import DISTRIBUTION
 from probes.submit.follow import MAX_PACKAGE, SubmitError
+from reports.run_folder.event_log import FILE, RECORD, find_runs
 from reports.version import PACKAGES, SOURCES, find_commit
 
-EVENTS, RECORD = "events.jsonl", "record.json"  # each run folder has them
 ACCEPTED, UNPROVEN = 0, 20  # exit codes: of runs that may be a baseline, too
 MAX_CLUSTERS = 4  # of which runs of a folder go along
 
@@ -30,7 +30,8 @@ def choose_runs(folder: Path) -> list[Path]:
     not fail: no number of failed runs pushes them out.  The newest run of all goes along: the
     cluster says why it is no baseline.
     """
-    runs = sorted(map(_look_at, _find_runs(folder)), key=lambda run: run.started, reverse=True)
+    found = filter(_is_run, find_runs(folder))
+    runs = sorted(map(_look_at, found), key=lambda run: run.started, reverse=True)
     chosen: dict[Path, None] = {}
     for cluster in list(dict.fromkeys(run.cluster for run in runs))[:MAX_CLUSTERS]:
         own = [run for run in runs if run.cluster == cluster]
@@ -38,15 +39,6 @@ def choose_runs(folder: Path) -> list[Path]:
         sound = [run for run in own if run.code in (ACCEPTED, UNPROVEN) and run.is_whole]
         chosen |= {run.path: None for run in (*accepted[:1], *accepted[-1:], *sound[:1])}
     return sorted({**chosen, **{run.path: None for run in runs[:1]}})
-
-
-def _find_runs(folder: Path) -> Iterator[Path]:
-    """Find run folders at any depth; neither links nor hidden folders are followed."""
-    for place, names, files in os.walk(folder):
-        names[:] = [name for name in names if not name.startswith(".")]
-        if EVENTS in files:
-            names.clear()
-            yield Path(place)
 
 
 class _Look(NamedTuple):
@@ -226,7 +218,7 @@ def _add_folder(files: dict[str, bytes], folder: Path) -> str:
         expected = "a run folder or a folder of runs"
         raise SubmitError(f"baseline {folder}: expected {expected}, found {found}")
     if (folder / RECORD).is_file() and not _is_run(folder):
-        raise SubmitError(f"baseline {folder}: it cannot be verified, because {EVENTS} is missing")
+        raise SubmitError(f"baseline {folder}: it cannot be verified, because {FILE} is missing")
     target, size = f"{BASELINE}/{folder.resolve().name}", 0
     files[f"{FILES}{target}/.keep"] = b""  # a folder without runs yet is there, too
     for run in [folder] if _is_run(folder) else choose_runs(folder):
@@ -241,7 +233,7 @@ def _add_folder(files: dict[str, bytes], folder: Path) -> str:
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / EVENTS).is_file()
+    return os.path.isfile(folder / FILE)
 
 
 def _wheels(folder: Path | None) -> list[Path]:

@@ -5,19 +5,17 @@ Needs the standard library alone.  The head belongs to the party under test: its
 
 from __future__ import annotations
 
-import hashlib
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from probes.submit.follow import SubmitError
-from probes.submit.package import ACCEPTED, RECORD, parse_toml, recorded_code
+from probes.submit.package import ACCEPTED, parse_toml, recorded_code
 from probes.submit.recount import Recount, table
 from reports.run_folder import event_log
-from reports.run_folder.event_log import CONTRACT, SUMS, EventReader, UnreadableRun
+from reports.run_folder.event_log import CONTRACT, RECORD, SUMS, EventReader, UnreadableRun
+from reports.run_folder.times import seconds_between, utc_time
 from reports.sanitize import one_line
 from reports.version import SOURCES
 
@@ -121,7 +119,7 @@ def compare_sums(
     sums: Mapping[str, str], named: Sequence[tuple[Any, Any]], asked: Submitted
 ) -> Iterator[str]:
     """Yield a sentence for each file that is not the one that an event names, or that was sent."""
-    if asked.contract is not None and sums.get(CONTRACT) != _hash(asked.contract):
+    if asked.contract is not None and sums.get(CONTRACT) != event_log.hash_line(asked.contract):
         yield f"{CONTRACT} is not the contract that was submitted"
     seen: set[str] = set()
     for path, sha256 in ((show(path), sha256) for path, sha256 in named):
@@ -135,10 +133,6 @@ def compare_sums(
             yield f"{path:.80} is in evidence/, but no event in events.jsonl names it"
 
 
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
 def compare_facts(
     facts: Mapping[str, Mapping[str, Any]], asked: Submitted, *, accepted: bool
 ) -> Iterator[str]:
@@ -148,7 +142,7 @@ def compare_facts(
     """
     start, owes = facts.get("run_started", {}), facts.get("run_owes", {})
     contract, cluster = table(start, "contract"), table(start, "cluster")
-    sent = None if asked.contract is None else _hash(asked.contract)
+    sent = None if asked.contract is None else event_log.hash_line(asked.contract)
     pairs = [
         ("submission", start.get("submission") or start.get("nonce"), asked.id),
         ("nonce", start.get("nonce"), asked.nonce),
@@ -158,9 +152,9 @@ def compare_facts(
     for name, found, expected in pairs:
         if expected is not None and found != expected:
             yield f"{name}: {show(found)}. Expected: {show(expected)} (as submitted)"
-    if (began := _seconds(start.get("started"))) is None:
+    if (ahead := seconds_between(utc_time(), start.get("started"))) is None:
         yield f"start time: {show(start.get('started'))}. Expected: a time"
-    elif (ahead := began - time.time()) > CLOCKS_S:
+    elif ahead > CLOCKS_S:
         hours = f"{ahead / 3600:.1f} h from now"
         yield f"start of the run: {hours}. Set the clock of the head node, or of this machine"
     if not accepted:
@@ -189,11 +183,3 @@ def compare_facts(
 def show(value: object) -> str:
     """Write a value of a run's log into a sentence; a missing one has a word."""
     return "missing" if value is None else f"{value!s:.80}" or "empty"
-
-
-def _seconds(text: object) -> float | None:
-    """Return the time of an event, in s since the epoch; None if it is no time."""
-    try:
-        return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
-    except (ValueError, OverflowError):
-        return None

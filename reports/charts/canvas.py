@@ -118,7 +118,6 @@ STYLE = {
 PAINT = re.compile("(fill|stroke)(-width|-dasharray|-opacity)?|opacity")  # attributes of paths
 TICK_STEPS = [1, 2, 5, 10]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
-NOT_IN_XML = re.compile("[\ufffe\uffff]")
 Box = tuple[float, float, float, float]  # left x, top y, width, height
 
 
@@ -154,7 +153,7 @@ class Chart:
         """Write one line of text; y is its baseline, below the legend."""
         place = {"rotation_mode": "anchor", "ha": anchor, "va": "baseline"}
         style = {"size": FONT_SIZE, "color": THEME.ink, **place, **style}
-        self.sheet.text(x, self.top + y, clean_line(text), **style)
+        self.sheet.text(x, self.top + y, one_line(text), **style)
 
     def box(self, box: Box, color: str, edge: str = "none") -> None:
         """Draw a rectangle; y is below the legend."""
@@ -238,8 +237,8 @@ def _to_inert_svg(drawn: str, title: str, sentence: str, height: float) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" role="img"'
         f' font-family="system-ui,sans-serif" font-size="{FONT_SIZE}" fill="{VARIABLES[THEME.ink]}"'
-        f' stroke-linejoin="round"><title>{escape(clean_line(title))}</title>'
-        f"<desc>{escape(clean_line(sentence))}</desc>{''.join(parts)}</svg>"
+        f' stroke-linejoin="round"><title>{escape(one_line(title))}</title>'
+        f"<desc>{escape(one_line(sentence))}</desc>{''.join(parts)}</svg>"
     )
 
 
@@ -342,11 +341,6 @@ def fit_ticks(places: Sequence[float], labels: Sequence[str]) -> list[int]:
             kept.append(i)
             free = places[i] - half
     return kept[::-1]
-
-
-def clean_line(text: str) -> str:
-    """Clean untrusted text, also of the two characters that XML forbids and `one_line` leaves."""
-    return NOT_IN_XML.sub("", one_line(text))
 
 
 def shorten(text: str, size: int) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from reports.acceptance import AcceptanceSummary, any_ran
 from reports.frames.measurements import COLUMNS, csv_text, json_rows, typed_frame
+from reports.groups import group_pairs
 from reports.measurement import Verdict, title_of
 from reports.numbers import number
 from reports.record import RunRecord
@@ -68,12 +69,10 @@ class Comparison:
     def changes(self) -> dict[str, list[str]]:
         """Sentences on the last run by kind; kinds without any change are left out."""
         first, last = self.tables[0], self.tables[-1]
-        pairs = list(zip(last.kind, first.index, table_rows(first), table_rows(last), strict=True))
-        found: dict[str, list[str]] = {kind: [] for kind in KINDS}
-        for kind, key, old, new in pairs:
-            if kind not in (NEW, SAME):
-                found[kind].append(_sentence(key, old, new))
-        return {kind: sentences for kind, sentences in found.items() if sentences}
+        rows = zip(last.kind, first.index, table_rows(first), table_rows(last), strict=True)
+        told = ((k, _sentence(key, old, new)) for k, key, old, new in rows if k not in (NEW, SAME))
+        found = group_pairs(told)
+        return {kind: found[kind] for kind in KINDS if kind in found}
 
     @property
     def before(self) -> dict[str, Verdict]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from reports.measurement import Verdict
 from reports.numbers import quantity
 from reports.record import RunRecord
 from reports.regressions import NOISE_FACTOR, values_of
-from reports.run_folder.event_log import FILE, SUMS, UnreadableRun
+from reports.run_folder.event_log import FILE, RECORD, UnreadableRun, find_runs
 from reports.text import STYLES, TextFormatter
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-RECORD = "record.json"
 LEAST_EARLIER = 5  # values: of fewer, nothing can be called usual
 DEVIATIONS, SMALL_SAMPLE = 3.0, 250.0  # of the drift rule above
 MAD_TO_SIGMA = 1.4826  # 1 / the normal distribution's quantile at 3/4
@@ -71,23 +69,6 @@ class History:
     runs: DataFrame
     criteria: list[str]
     trends: DataFrame
-
-
-def find_runs(root: Path) -> list[Path]:
-    """Find run folders and records below a folder, sorted. Links and hidden folders are left out.
-
-    A folder that cannot be listed is one of them, so that its reason is shown.
-    """
-    denied: list[Path] = []
-    found = []
-    for folder, names, files in os.walk(root, onerror=lambda e: denied.append(Path(e.filename))):
-        names[:] = [name for name in names if not name.startswith(".")]  # a run that still comes
-        if FILE in files or SUMS in files:
-            found.append(Path(folder))
-            names.clear()
-        elif RECORD in files:
-            found.append(Path(folder) / RECORD)
-    return sorted([*found, *denied])
 
 
 def read_found(path: Path, read: Callable[[Path], AcceptanceSummary] = load_summary) -> FoundRun:

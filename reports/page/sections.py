@@ -6,7 +6,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -185,8 +184,7 @@ LINE_OF_FILE = re.compile(r"(.+):(\d{1,9})", re.DOTALL)
 TEXT_KINDS = {"table", "log", "series", "command"}
 
 
-@dataclass(frozen=True)
-class EvidenceView:
+class EvidenceView(NamedTuple):
     """View of one entry. `problem` is the reason why the file cannot be trusted or shown."""
 
     link: str | None
@@ -254,8 +252,7 @@ def read_tail(path: Path) -> str:
 MAX_VALUE_CHARS = 160  # of one fact in its cell; the record has the complete value
 
 
-@dataclass(frozen=True)
-class Inventory:
+class Inventory(NamedTuple):
     """Inventory: `facts` of the cluster, facts `common` to all nodes, a table of the others."""
 
     facts: list[tuple[str, str]]
@@ -331,8 +328,7 @@ def _node_facts(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 MAX_NAMES = 3  # measures named in a cell; the criterion's section has all
 
 
-@dataclass(frozen=True)
-class NodeCell:
+class NodeCell(NamedTuple):
     """Verdict of one criterion on one node; None where nothing was measured on the node alone.
 
     `failed` names the measures that are not accepted there.  `suspected` is true if a finding
@@ -344,8 +340,7 @@ class NodeCell:
     suspected: bool
 
 
-@dataclass(frozen=True)
-class NodeMatrix:
+class NodeMatrix(NamedTuple):
     """Criteria as columns, and (node, cells) as rows.  Nodes without a problem come last."""
 
     header: list[str]
@@ -393,8 +388,7 @@ SPAN_WIDTH = 360  # px: a column of the table
 LEAST = 2  # px of a bar: a probe of a second is seen in a run of an hour
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """When one probe ran: seconds after the start of the run, and how long; its bar in px."""
 
     result: ProbeResult

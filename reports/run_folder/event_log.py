@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from reports.numbers import finite_number
 
 SUMS = "SHA256SUMS"  # written last: a run that ended properly has it
+RECORD = "record.json"
 CONTRACT = "contract.toml"  # text of the contract; a run without one has none
 SIGNATURES = "signatures"  # the only folder that gets files after that
 FOLDERS = ("evidence", SIGNATURES)  # of a run folder
@@ -85,6 +86,23 @@ def _walk(folder: Path, prefix: str) -> Iterator[str]:
             kind = "a link" if entry.is_symlink() else "a pipe, a socket or a device"
             expected = "only files and folders in a run folder"
             raise UnreadableRun(f"{entry.path}: expected {expected}, found {kind}")
+
+
+def find_runs(root: Path) -> list[Path]:
+    """Find run folders and records below a folder, sorted. Links and hidden folders are left out.
+
+    A folder that cannot be listed is one of them, so that its reason is shown.
+    """
+    denied: list[Path] = []
+    found = []
+    for folder, names, files in os.walk(root, onerror=lambda e: denied.append(Path(e.filename))):
+        names[:] = [name for name in names if not name.startswith(".")]  # a run that still comes
+        if FILE in files or SUMS in files:
+            found.append(Path(folder))
+            names.clear()
+        elif RECORD in files:
+            found.append(Path(folder) / RECORD)
+    return sorted([*found, *denied])
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -120,7 +120,6 @@ def _error_text(error: Exception) -> str:
 
 
 ALONE = "it is a record.json without its run folder, so nothing shows if it was changed"
-RUN_KEYS = {"criterion", "claim", "reproduce"}  # of a result, known when its probe starts
 
 
 def read_record(path: Path) -> RunRecord:
@@ -153,7 +152,7 @@ def _events(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for result in record["results"]:
         rest = dict(result)
         about = {"probe": rest.pop("probe", "")}
-        known = {key: rest.pop(key) for key in RUN_KEYS & rest.keys()}
+        known = {key: rest.pop(key) for key in event_log.KEYS["probe_started"] & rest.keys()}
         yield {"event": "probe_started", **about, "data": known}
         for kind, key in EVENT_LISTS.items():
             for entry in rest.pop(key, []):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from reports.sanitize import clean
+from reports.sanitize import clean, known_address
 
 Alias = Callable[[str, str], str]  # (kind such as "node" or "path", name) -> alias
 
@@ -140,11 +139,8 @@ def _is_ipv4(text: str) -> bool:
 
 def _is_ipv6(text: str) -> bool:
     """Return whether the text is an IPv6 address, and of one machine."""
-    try:
-        address = ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return not address.is_loopback and not address.is_unspecified
+    address = known_address(text)
+    return address is not None and not (address.is_loopback or address.is_unspecified)
 
 
 # Words of the suite's own texts: they are no names.

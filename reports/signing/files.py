@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 from reports.run_folder.event_log import SIGNATURES as FOLDER
 from reports.run_folder.event_log import SUMS
-from reports.sanitize import one_line
+from reports.sanitize import last_line, one_line
 
 MAX_NAMES = 100  # a valid folder has four files
 MAX_SUMS_BYTES = 64 * 2**20  # SHA256SUMS of half a million files
@@ -184,7 +184,9 @@ def sign_text(statement: bytes, key: Path) -> bytes:
     for said, sentence in REFUSALS.items():
         if said in done.stderr:
             raise SshError(sentence.format(key=key))
-    raise SshError(f"ssh-keygen did not sign with {key}: {_last_line(done.stderr) or 'no message'}")
+    raise SshError(
+        f"ssh-keygen did not sign with {key}: {one_line(last_line(done.stderr)) or 'no message'}"
+    )
 
 
 def fingerprint_of_signer(statement: bytes, signature: bytes) -> str:
@@ -208,7 +210,7 @@ def _check(words: list[str], statement: bytes, signature: bytes) -> str:
         done = _run_keygen(["-Y", *words, "-n", NAMESPACE, "-s", str(file)], statement)
     key = FINGERPRINT.search(done.stdout.strip())
     if done.returncode or key is None:
-        raise SshError(_last_line(done.stderr) or "ssh-keygen gives no reason")
+        raise SshError(one_line(last_line(done.stderr)) or "ssh-keygen gives no reason")
     return key[1]
 
 
@@ -219,15 +221,10 @@ def _run_keygen(
     command = shutil.which("ssh-keygen")
     if command is None:
         raise SshError("ssh-keygen is not installed: install the OpenSSH client (openssh-client)")
-    limit = None if content is None else CHECK_SECONDS
+    call, limit = [command, *words], None if content is None else CHECK_SECONDS
     try:
         done = subprocess.run(
-            [command, *words],
-            capture_output=True,
-            check=False,
-            input=content,
-            stdin=stdin,
-            timeout=limit,
+            call, capture_output=True, check=False, input=content, stdin=stdin, timeout=limit
         )
     except subprocess.TimeoutExpired:
         raise SshError(f"ssh-keygen did not answer in {CHECK_SECONDS} s") from None
@@ -237,8 +234,3 @@ def _run_keygen(
     if TOO_OLD.search(errors):
         raise SshError("this ssh-keygen is too old to sign: install OpenSSH 8.2 or newer")
     return subprocess.CompletedProcess(done.args, done.returncode, output, errors)
-
-
-def _last_line(text: str) -> str:
-    """Return the last line that is not empty; it has the reason."""
-    return next((one_line(line) for line in reversed(text.splitlines()) if line.strip()), "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,24 +25,6 @@ DECISIONS = ("accepted", "conditions", "refused")
 MAX_BYTES = 64 * 1024  # a page of text has 3 KiB; a sign-off has at most 20 pages
 MAX_WORDS = 1000  # characters of a name or a condition; a person reads it before signing
 
-# Field of a statement -> the words its line begins with, in the order of the lines.
-TITLES = {
-    "run": "run",
-    "verdict": "verdict",
-    "exit_code": "exit code",
-    "waivers": "waiver",
-    "nonce": "nonce",
-    "sums": "sha256 of SHA256SUMS",
-    "head": "run fingerprint",
-    "party": "party",
-    "name": "name",
-    "decision": "decision",
-    "conditions": "condition",
-    "time": "time",
-    "version": "seatrial version",
-}
-FIELDS = {title: field for field, title in TITLES.items()}
-RUN_FIELDS = ("run", "verdict", "exit_code", "waivers", "nonce", "sums", "head")
 LISTS = ("waivers", "conditions")  # one line per entry
 OPTIONAL = ("nonce", "head", "name")  # no line if the field is empty
 SHA256 = r"[0-9a-f]{64}"
@@ -62,10 +44,10 @@ class StatementError(ValueError):
 
 @dataclass(frozen=True)
 class Statement:
-    """Statement of one party. `RUN_FIELDS` are facts of the run folder, the others the party's.
+    """Statement of one party. Up to `head`, fields are facts of the run folder, as `run_facts`.
 
-    `verdict` and `exit_code` are those of the run; `decision` is the party's. `sums` is the sha256
-    of SHA256SUMS, `head` the sha256 of the last event. Optional fields are "" if absent.
+    The others are the party's: `decision` is not the run's `verdict`. `sums` is the sha256 of
+    SHA256SUMS, `head` the sha256 of the last event. Optional fields are "" if absent.
     """
 
     run: str
@@ -120,6 +102,13 @@ class Statement:
         return "\n".join([FORMAT, *lines]) + "\n"
 
 
+# Field of a statement -> the words its line begins with, in the order of the lines.
+TITLES = {one.name: one.name.replace("_", " ") for one in fields(Statement)}
+TITLES |= {"waivers": "waiver", "sums": "sha256 of SHA256SUMS", "head": "run fingerprint"}
+TITLES |= {"conditions": "condition", "version": "seatrial version"}
+FIELDS = {title: field for field, title in TITLES.items()}
+
+
 def _check_words(title: str, words: str, shape: str | None) -> None:
     """Raise StatementError for text that is empty, too long, malformed or partly invisible."""
     shown = one_line(words)[:80]  # characters: enough to find the line
@@ -140,16 +129,16 @@ def parse_statement(content: bytes) -> Statement:
         raise StatementError("it is not UTF-8 text") from None
     if first != FORMAT:
         raise StatementError(f"its first line is '{one_line(first)[:80]}', expected '{FORMAT}'")
-    fields: dict[str, Any] = {field: () if field in LISTS else "" for field in TITLES}
+    values: dict[str, Any] = {field: () if field in LISTS else "" for field in TITLES}
     for line in lines[:-1]:
         title, _, words = line.partition(": ")
         field = FIELDS.get(title)
         if field is None:
             raise StatementError(f"it has a line that is not known: '{one_line(line)[:80]}'")
-        if field not in LISTS and fields[field]:
+        if field not in LISTS and values[field]:
             raise StatementError(f"it has the line '{title}' twice")
-        fields[field] = (*fields[field], words) if field in LISTS else words
-    statement = Statement(**fields)
+        values[field] = (*values[field], words) if field in LISTS else words
+    statement = Statement(**values)
     if statement.text().encode() != content:
         raise StatementError("its lines are not in the order in which seatrial writes them")
     return statement

@@ -9,7 +9,7 @@ from typing import Any
 from reports.acceptance import WORDS, AcceptanceSummary
 from reports.sanitize import one_line
 from reports.signing import files, signatures
-from reports.signing.signatures import PARTIES, RUN_FIELDS, TITLES, Statement
+from reports.signing.signatures import PARTIES, TITLES, Statement
 from reports.version import own_version
 
 EXIT_WRONG, EXIT_UNKNOWN = 4, 20  # it does not verify; it cannot be verified
@@ -140,9 +140,8 @@ def _key_problem(key: str | None, party: str, signers: Signers, reason: files.Ss
 
 def _compare(found: Verification, statement: Statement, facts: dict[str, Any], party: str) -> None:
     """Compare the statement with the run folder that contains it."""
-    here = {**{name: facts[name] for name in RUN_FIELDS}, "party": party}
     version = own_version()
-    for name, expected in here.items():
+    for name, expected in {**facts, "party": party}.items():
         signed = getattr(statement, name)
         if signed == expected:
             continue

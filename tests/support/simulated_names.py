@@ -59,6 +59,7 @@ class SimulatedNetwork:
         self.members = {f"id{i}" for i in range(nodes)}
         self.blocked: dict[tuple[str, str | None, str | None], str] = {}
         self.silent: set[str] = set()
+        self.errors: dict[str, str] = {}
         self.closed_to_listen: dict[str, str] = {}
         self.lookups: dict[tuple[str, str], dict[str, Any] | None] = {}
         self.tokens = {node["id"]: f"token-{node['id']}" for node in self.known}

@@ -44,6 +44,7 @@ class SimulatedStorage:
         self.changes: dict[str, Change] = {}
         self.answers: dict[tuple[str, str], Any] = {}
         self.silent: set[tuple[str, str]] = set()  # (node, function)
+        self.errors: dict[str, str] = {}
         self.shared_mounts: dict[str, Any] = {}
         self.cleanup = self
         self.kept: list[str] = []

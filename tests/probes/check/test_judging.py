@@ -151,7 +151,7 @@ def test_a_fault_is_read_on_its_victim_alone(measure: MemoryRecorder, answer: in
         asked.append((arguments, nodes))
         return {} if answer is None else {"b": answer}
 
-    cluster = cast("Any", SimpleNamespace(nodes=NODES, on_each_node=on_each_node))
+    cluster = cast("Any", SimpleNamespace(nodes=NODES, errors={}, on_each_node=on_each_node))
     plant_on(
         *(cluster, measure, check.RESTARTED_NODE, "restarts", {"node": "b", "name": "n1"}),
         *(int, "7"),

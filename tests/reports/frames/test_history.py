@@ -22,11 +22,11 @@ from reports.frames.history import (
     History,
     build_history,
     drift_bounds,
-    find_runs,
     history_lines,
     median_slope,
 )
 from reports.measurement import Limit, Measurement
+from reports.run_folder.event_log import find_runs
 from reports.run_folder.integrity import Integrity
 from reports.text import TextFormatter
 from tests.recordings.load import replaced
