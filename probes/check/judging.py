@@ -83,7 +83,7 @@ def is_agreed(measure: Recorder, name: str) -> bool:
     return measure.contract.limit(measure.criterion, name) is not None
 
 
-def cover_alike(measure: Recorder, what: str, limits: Mapping[str, Limit | None]) -> None:
+def cover_alike(measure: Recorder, what: str, limits: Mapping[Any, Limit | None]) -> None:
     """Say down to which speeds `what` passes if all are slow alike: no comparison shows that."""
     known = {name: (one, one.marginal_low or one.low) for name, one in limits.items() if one}
     texts = [f"{name} {quantity(low, one.unit)}" for name, (one, low) in known.items() if low]

@@ -33,6 +33,7 @@ from probes.scaling.test_scaling import MAX_STEPS, fill_window
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
 from reports.measurement import Limit
+from reports.record import Finding
 from scaling.collectives.fault_search import FaultSearchResult
 from scaling.collectives.line_rate import Fit
 from scaling.ladder.ladder import Rung
@@ -58,7 +59,8 @@ class Notes:
         self.seen.append((name, value, on))
 
     def explain(self, *found: Any) -> None:
-        self.found += [one.code for one in found]
+        each = ([one] if isinstance(one, Finding) else one for one in found)
+        self.found += [one.code for some in each for one in some]
 
     def progress(self, _: str) -> None:
         pass
