@@ -144,7 +144,7 @@ NEVER_AGREED = {
     **dict.fromkeys(("driver", "cuda", "torch", "nccl", "python", "ray"), _SOFTWARE),
     "ecc": "without ECC, wrong bits go unnoticed",
     "clock": "all ranks wait for the GPU with the lowest clock",
-    "gpu_model": "all ranks wait for the slowest GPU; gpu_model takes a list of models",
+    "gpu_model": "all ranks wait for the slowest GPU; gpu_model takes a table of models",
 }
 # What people write for RDMA, and RDMA devices: no interface has such a name.
 RDMA_WORDS = re.compile(

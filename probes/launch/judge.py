@@ -309,7 +309,7 @@ def judge_network(
     lowest = min(known.values()) if complete else None
     name = check.SHARE_ON_AGREED_NETWORK
     elsewhere = training.bytes_elsewhere(fabric, sent, idle or JobBytes())
-    second = [*sorted(known, key=lambda node: elsewhere[node])[-2:], ""][0]
+    second = [*sorted(known, key=lambda node: (elsewhere[node], node))[-2:], ""][0]
     room = training.CONTROL_BYTES + expected / 2
     doubted = complete and not measure.would_fail(name, lowest) and elsewhere[second] > room
     if doubted:
