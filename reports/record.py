@@ -49,9 +49,16 @@ class Cause(str, Enum):
 class Severity(str, Enum):
     """What a finding means for the acceptance, worst first."""
 
-    BLOCKS = "blocks"  # no acceptance until it is fixed
-    DEGRADES = "degrades"  # works, but slower or less surely
-    NOTES = "notes"  # information
+    BLOCKS = "blocks"
+    DEGRADES = "degrades"
+    NOTES = "notes"
+
+
+EFFECT = {
+    Severity.BLOCKS: "no acceptance until the fault is fixed",
+    Severity.DEGRADES: "jobs run, but slower or less reliably",
+    Severity.NOTES: "information",
+}
 
 
 class RepairStep(RecordModel):

@@ -255,11 +255,6 @@ def _print_csv(text: str, notes: Iterable[str]) -> None:
 
 
 WIDTH = 80  # columns of the narrowest usual terminal
-MEANS = {
-    "blocks": "no acceptance until the fault is fixed",
-    "degrades": "jobs run, but slower or less reliably",
-    "notes": "information",
-}
 
 
 @cli.command(
@@ -383,11 +378,11 @@ def _describe_finding(
 ) -> Iterator[str]:
     """Describe a finding, with the names that it and the facts of the cluster have."""
     from reports.orders import fill
+    from reports.record import EFFECT
     from reports.redact import redact_text
 
-    severity = one.severity.value
     yield from fmt.wrap(redact_text(one.statement), f"{one.code}: ", "  ")
-    yield from fmt.wrap(f"{severity} ({MEANS[severity]})", "weight  ")
+    yield from fmt.wrap(f"{one.severity.value} ({EFFECT[one.severity]})", "weight  ")
     yield from fmt.wrap(one.cause.value, "cause   ")
     if one.order:
         yield from _describe_order(fill(one, cluster), fmt)

@@ -386,6 +386,7 @@ def plan(cluster: str | None, **values: str | None) -> None:
 def _cluster_lines(settings: RunSettings, cluster: str | None) -> Iterator[str]:
     """Yield the contract, the tier, what was ordered, and what the cluster has."""
     from probes.check.owed import GPUS_FREE, partial_reason
+    from probes.contract.terms import ClusterTerms
 
     agreed = settings.agreed
     text = f"{agreed.name} @ {agreed.sha256[:8]}," if agreed else f"{NO_CONTRACT};"
@@ -393,17 +394,15 @@ def _cluster_lines(settings: RunSettings, cluster: str | None) -> Iterator[str]:
     reason = partial_reason(settings.only, settings.tier, agreed.tier if agreed else settings.tier)
     if reason:
         yield from _wrap("PARTIAL", f"{reason}, so the run cannot be accepted")
-    nodes = settings.nodes or (agreed.cluster.nodes if agreed else None)
-    gpus = agreed.cluster.gpus_per_node if agreed else None
-    ordered = quantity(nodes, "nodes") if nodes else "number of nodes not given"
-    if agreed and (most := agreed.cluster.nodes_at_most):
-        ordered = f"{nodes} to {most} nodes"
-    if isinstance(gpus, int):
-        ordered += f", {quantity(gpus, 'accelerators')} each"
-    elif agreed and gpus:
-        ordered += f", accelerators: {agreed.cluster.gpus_text}"
-    if agreed and isinstance(agreed.cluster.gpu_model, dict):
-        ordered += f", {agreed.cluster.models_text}"
+    terms = agreed.cluster if agreed else ClusterTerms()
+    terms = terms.model_copy(update={"nodes": settings.nodes or terms.nodes})
+    ordered = terms.nodes_text if terms.nodes else "number of nodes not given"
+    if isinstance(terms.gpus_per_node, int):
+        ordered += f", {quantity(terms.gpus_per_node, 'accelerators')} each"
+    elif terms.gpus_per_node:
+        ordered += f", accelerators: {terms.gpus_text}"
+    if isinstance(terms.gpu_model, dict):
+        ordered += f", {terms.models_text}"
     yield from _wrap("ordered", ordered)
     yield from _wrap("needs", GPUS_FREE)
     if cluster:

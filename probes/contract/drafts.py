@@ -19,7 +19,6 @@ from probes.contract.derived_limits import DERIVED_EFFICIENCY, detect_fabric
 from probes.contract.limits import LimitTerms, ring_limit
 from probes.contract.terms import VERSION, ClusterTerms
 from probes.environment.checks import admitted_facts, count_rails
-from reports.groups import group_pairs
 from reports.measurement import Limit
 from reports.numbers import percent
 from reports.record import TIERS, RunRecord
@@ -299,7 +298,7 @@ def draft_contract(record: RunRecord, run: str) -> str:
 def _machine_lines(nodes: list[Facts], terms: Facts, emulated: bool) -> Iterator[Line]:
     """Yield what was ordered of each node, else what the best node has: all should have it."""
     found = [("nodes", len(nodes), "nodes that answered in that run"), *_node_lines(nodes)]
-    found += [] if emulated else _gpu_lines(nodes, terms.get("nodes") or len(nodes))
+    found += [] if emulated else _gpu_lines(nodes)
     yield "accelerators", "emulated" if emulated else "real", ""
     if emulated:
         yield "gpus_per_node", terms.get("gpus_per_node", 1), "emulated"
@@ -321,25 +320,21 @@ def _node_lines(nodes: list[Facts]) -> Iterator[Line]:
     yield "disk_gib", disk and math.floor(disk), "all disks of a node together must have this much"
 
 
-def _gpu_lines(nodes: list[Facts], ordered: int) -> Iterator[Line]:
-    """Yield the GPUs of the best node, or of each kind: a lone node of a kind may be a mistake."""
+def _gpu_lines(nodes: list[Facts]) -> Iterator[Line]:
+    """Yield the GPUs of the best node: other models that a run saw may be what nobody ordered."""
     gpus = [(_text(fact.get("name")), _list(fact.get("gpus"))) for fact in nodes]
     count = max(len(found) for _, found in gpus)
     fewer = ", ".join(f"{len(found)} on {name}" for name, found in gpus if len(found) < count)
     yield "gpus_per_node", count or None, f"as on the node with most GPUs; {fewer}" if fewer else ""
     known = [gpu for _, found in gpus for gpu in found if isinstance(gpu, Mapping)]
     models = Counter(_text(gpu["name"]) for gpu in known if gpu.get("name")).most_common()
-    model: Any = models[0][0] if models else None
-    others, comment = ", ".join(name for name, _ in models[1:]), "as `nvidia-smi -L` names it"
-    each = [{_text(_as_table(gpu).get("name")) for gpu in found} for _, found in gpus]
-    kinds = Counter(name for names in each if len(names) == 1 for name in names if name)
-    if is_mix := min(kinds.values(), default=0) > 1 < len(kinds) and kinds.total() == ordered:
-        model, comment = dict(kinds), "model = nodes that have it"
-    elif others:
-        comment = f"model of most GPUs; also seen: {others}"
+    others = ", ".join(name for name, _ in models[1:])
+    model = models[0][0] if models else None
+    comment = "as `nvidia-smi -L` names it"
+    if others:
+        comment = f"model of most GPUs; also seen: {others} (a table orders several models)"
     yield "gpu_model", model, comment
-    sizes = group_pairs((_text(g.get("name")) * is_mix, g.get("memory_gib")) for g in known)
-    memory = min(filter(None, map(_best, sizes.values())), default=None)
+    memory = _best(gpu.get("memory_gib") for gpu in known)
     yield "gpu_memory_gib", memory and math.floor(memory), "each GPU must have this much"
 
 

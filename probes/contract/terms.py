@@ -134,18 +134,8 @@ TARGET = re.compile(
     rf"https?://{HOST}(:(?P<url_port>[1-9]\d*))?(/\S*)?|{HOST}:(?P<port>[1-9]\d*)", re.ASCII
 )
 MAX_PORT = 65535  # of 16 bits
-# What HOSTS.system_differences compares and a contract may agree on, as a report names it.
-AGREEABLE = {
-    "kernel": "kernel", "ofed": "ofed", "vbios": "vBIOS of", "nic_firmware": "firmware of",
-    "persistence": "persistence mode of", "numa": "NUMA nodes of",
-}  # fmt: skip
-_SOFTWARE = "ranks with different versions may compute differently, or fail"
-NEVER_AGREED = {
-    **dict.fromkeys(("driver", "cuda", "torch", "nccl", "python", "ray"), _SOFTWARE),
-    "ecc": "without ECC, wrong bits go unnoticed",
-    "clock": "all ranks wait for the GPU with the lowest clock",
-    "gpu_model": "all ranks wait for the slowest GPU; gpu_model takes a table of models",
-}
+# What HOSTS.system_differences compares.  Other parts change the speed or the results of jobs.
+Agreeable = Literal["kernel", "ofed", "vbios", "nic_firmware", "persistence", "numa"]
 # What people write for RDMA, and RDMA devices: no interface has such a name.
 RDMA_WORDS = re.compile(
     r"rdma|ib|infiniband|roce(v2)?|efa|(mlx5|bnxt_re|irdma|efa)_\d+", re.IGNORECASE
@@ -193,15 +183,6 @@ def _check_folder(path: str) -> str:
     if not path.startswith("/") or clean(path) != path:
         raise ValueError(f"expected an absolute path on every node, found {path!r}")
     return path
-
-
-def _check_differences(value: list[str]) -> list[str]:
-    for name in value:
-        if why := NEVER_AGREED.get(name):
-            raise ValueError(f"{name} must be the same on all nodes, because {why}: remove it")
-        if name not in AGREEABLE:
-            raise ValueError(f"expected some of {', '.join(AGREEABLE)}, found {name!r}")
-    return _check_list(value)
 
 
 def _check_egress(value: list[str]) -> list[str]:
@@ -312,11 +293,10 @@ class ClusterTerms(BaseModel):
     versions: Annotated[dict[str, str], AfterValidator(_check_versions)] | None = about(
         None, 'Software versions: "2.13.0" is only this version, ">=550.54" this or a later one.'
     )
-    agreed_differences: Annotated[list[str], AfterValidator(_check_differences)] | None = about(
+    agreed_differences: Annotated[list[Agreeable], AfterValidator(_check_list)] | None = about(
         None,
-        "What may differ between nodes: some of `"
-        + "`, `".join(AGREEABLE)
-        + "`. Such a difference is a note in the report, and no failure.",
+        "What may differ between nodes: some of `kernel`, `ofed`, `vbios`, `nic_firmware`, "
+        "`persistence`, `numa`. Such a difference is a note in the report, and no failure.",
     )
     shared: Folder | None = about(
         None,

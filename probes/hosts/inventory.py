@@ -18,7 +18,7 @@ from probes.cluster.node_facts import SYSTEM_PARTS, software_differences, softwa
 from probes.cluster.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, GPU_IS_LOST
 from probes.cluster.shared_folder import BLIND, FolderUnknown, find_blind_nodes
 from probes.contract.contract import ClusterTerms
-from probes.contract.terms import AGREEABLE, match_kinds
+from probes.contract.terms import Agreeable, match_kinds
 from probes.findings import finding, join_names, name_gpu
 from probes.hosts import criterion as check
 from probes.hosts import gpu_health
@@ -33,6 +33,11 @@ CODES = {
     GPU_IS_LOST: "HOST-GPU-LOST",
     DRIVER_MISMATCH: "HOST-DRIVER-MISMATCH",
 }
+# How a report names what a contract may agree on.
+AGREEABLE: dict[Agreeable, str] = {
+    "kernel": "kernel", "ofed": "ofed", "vbios": "vBIOS of", "nic_firmware": "firmware of",
+    "persistence": "persistence mode of", "numa": "NUMA nodes of",
+}  # fmt: skip
 MIX = ". If different GPUs were ordered, write `gpu_model` as a table of kinds: model = nodes"
 MEMORY_TOLERANCE = 0.01  # boards of one model differ by less; ECC on GDDR takes 6 %
 

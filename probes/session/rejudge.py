@@ -290,17 +290,14 @@ def check_baseline(path: Path, agreed: Contract | None) -> None:
 
 def read_paths(path: Path, agreed: Contract | None) -> RunRecord:
     """Read the run whose meetings of nodes FABRIC carries on.  Raises UnreadableRun if none can."""
-    summary = _read_sound(path)
-    record, fabric = summary.record, summary.record.results_of("FABRIC")
+    record, doubts = (summary := _read_sound(path)).record, summary.integrity.doubts
+    verdict = record.verdict("FABRIC")
+    series = {name for one in record.results_of("FABRIC") for name in one.series}
     reasons = {
         "is not of this contract": not agreed or agreed.sha256 != record.contract.sha256,
-        "cannot be verified": bool(summary.integrity.doubts or record.unverified),
-        "did not finish": record.state != "finished",
-        "has a FABRIC that failed or is not complete": record.verdict("FABRIC").rank
-        > Verdict.MARGINAL.rank,
-        "found a slow pair of nodes, or left none to test": not any(
-            "paths" in one.series for one in fabric
-        ),
+        "cannot be verified": bool(doubts or record.unverified),
+        "has a FABRIC that failed or is not complete": verdict.rank > Verdict.MARGINAL.rank,
+        "found a slow pair of nodes, or left none to test": "paths" not in series,
     }
     for reason in (text for text, holds in reasons.items() if holds):
         raise UnreadableRun(f"--paths-from {path}: the run {reason}: nothing can be carried on")

@@ -20,7 +20,7 @@ from reports.groups import group_pairs
 from reports.measurement import Measurement, Verdict
 from reports.numbers import number, quantity
 from reports.page import decision, sections
-from reports.record import NOT_RUN, Finding, ProbeResult, RunRecord, Severity
+from reports.record import EFFECT, NOT_RUN, Finding, ProbeResult, RunRecord
 from reports.redact import redact_text
 from reports.run_folder.times import seconds_between
 from reports.sanitize import capitalise, clean, one_line
@@ -37,11 +37,6 @@ MAX_NAME = 60  # letters of the cluster's name in the header
 SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 MOST_FINDINGS = 3  # on page 1, which is one sheet of paper
 PRINTED = ("busbw", "efficiency")  # figures of what passed that are on paper, too
-EFFECT = {  # of a finding
-    Severity.BLOCKS: "blocks the acceptance",
-    Severity.DEGRADES: "makes the cluster slower or less reliable",
-    Severity.NOTES: "information only",
-}
 MAX_PASSING = 4  # passing subjects of one measurement shown in its section; the appendix has all
 
 

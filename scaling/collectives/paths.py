@@ -28,23 +28,18 @@ def unmet_rounds(
 
     A few pairs have too little to be compared with: then a whole round meets first.
     """
-    rounds = [*plan_rounds([sorted(rail) for rail in rails])]
-    unmet = ([pair for pair in pairs if pair not in met] for pairs in map(_sort_pairs, rounds))
+    plan = plan_rounds([sorted(rail) for rail in rails])  # the same in each run
+    rounds = [[(min(pair), max(pair)) for pair in pairs] for pairs in plan]
+    unmet = ([pair for pair in pairs if pair not in met] for pairs in rounds)
     chosen = [pairs for pairs in unmet if pairs][:most]
     return chosen if sum(map(len, chosen)) >= len(rounds[0]) else [rounds[0], *chosen]
 
 
-def _sort_pairs(pairs: Sequence[Pair]) -> list[Pair]:
-    return [(min(pair), max(pair)) for pair in pairs]
-
-
 def pack_pairs(rails: Sequence[Sequence[str]], met: Collection[Pair]) -> list[list[Any]]:
     """Write each rail as its ports, and a bit for each of their pairs as a hex number."""
-    packed = []
-    for ports in map(sorted, rails):
-        bits = "".join("01"[pair in met] for pair in combinations(ports, 2))
-        packed.append([ports, f"{int(bits or '0', 2):x}"])
-    return packed
+    bits = (["01"[pair in met] for pair in combinations(sorted(ports), 2)] for ports in rails)
+    numbers = (int("".join(["0", *one]), 2) for one in bits)
+    return [[sorted(ports), f"{number:x}"] for ports, number in zip(rails, numbers, strict=True)]
 
 
 def read_pairs(packed: Sequence[Sequence[Any]], then: Facts, now: Facts) -> set[Pair]:

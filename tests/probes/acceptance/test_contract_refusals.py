@@ -148,16 +148,8 @@ NO_SENSE = [
     (ordered('egress = ["https://hub.example:99999/"]'), "or host:port, found"),
     (ordered('egress = ["a:1", "a:1"]'), "32 entries, each once, found 2 (1 without repeats)"),
     (ordered("agreed_differences = []"), "'agreed_differences': expected at least one, found none"),
-    (
-        ordered('agreed_differences = ["vBIOS"]'),
-        "some of kernel, ofed, vbios, nic_firmware, persistence, numa, found 'vBIOS'",
-    ),
-    (
-        ordered('agreed_differences = ["vbios", "driver"]'),
-        "driver must be the same on all nodes, because ranks with different versions may compute",
-    ),
-    (ordered('agreed_differences = ["ecc"]'), "because without ECC, wrong bits go unnoticed"),
-    (ordered('agreed_differences = ["clock"]'), "ranks wait for the GPU with the lowest clock"),
+    (ordered('agreed_differences = ["vBIOS"]'), "'persistence' or 'numa', found 'vBIOS'"),
+    (ordered('agreed_differences = ["vbios", "driver"]'), "or 'numa', found 'driver'"),
     (ordered('model_files = ["llama"]'), "'model_files.0': expected an absolute path on"),
     (ordered('versions = {torch = "newest"}'), "'versions': torch: expected \"2.13.0\" (exactly)"),
     (ordered('versions = {torch = "<2.1"}'), "found '<2.1'"),

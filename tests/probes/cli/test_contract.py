@@ -126,24 +126,24 @@ def test_the_best_node_tells_what_all_should_have(tmp_path: Path) -> None:
     assert "also seen: Tesla T4" in text
 
 
-def test_a_run_of_several_kinds_of_nodes_writes_a_table(tmp_path: Path) -> None:
+def test_kinds_of_nodes_are_drafted_where_they_were_ordered(tmp_path: Path) -> None:
     gpus = [{"name": "NVIDIA H200", "memory_gib": 140.4}] * 8
     nodes = [node(number, **({"gpus": gpus} if number > 2 else {})) for number in range(5)]
     terms = drafted(run_of(tmp_path / "run", nodes), tmp_path / "my.toml").cluster
-    assert (terms.gpu_model, terms.gpu_memory_gib) == ({H100: 3, "NVIDIA H200": 2}, 79)
-    checked = " ".join(seatrial("contract", "check", tmp_path / "my.toml").output.split())
-    assert f"5 nodes, 8 x {H100} on 3 nodes, NVIDIA H200 on 2 nodes" in checked
-    kinds = {8: 4, 4: 1}
+    assert (terms.gpu_model, terms.gpu_memory_gib) == (H100, 140), "of a mix, nobody ordered it"
     agreed = parse(
         b'schema = 1\ntitle = "t"\n[cluster]\nnodes = 5\ngpus_per_node = { 8 = 4, 4 = 1 }\n'
-        b'gpu_model = { "NVIDIA H200" = 5 }\n', "f",
+        b'gpu_model = { "NVIDIA H200" = 2, "NVIDIA H100" = 3 }\n', "f",
     )  # fmt: skip
     again = drafted(run_of(tmp_path / "again", nodes, agreed), tmp_path / "again.toml").cluster
-    assert (again.gpus_per_node, again.gpu_model) == (kinds, {"NVIDIA H200": 5})
-    text = (tmp_path / "my.toml").read_text().replace("draft = true", "")
-    (tmp_path / "my.toml").write_text(text)
-    planned = " ".join(seatrial("plan", "--contract", tmp_path / "my.toml").output.split())
-    assert f"{H100} on 3 nodes, NVIDIA H200 on 2 nodes" in planned
+    kinds = {"NVIDIA H200": 2, "NVIDIA H100": 3}
+    assert (again.gpus_per_node, again.gpu_model) == ({8: 4, 4: 1}, kinds)
+    checked = " ".join(seatrial("contract", "check", tmp_path / "again.toml").output.split())
+    assert "NVIDIA H200 on 2 nodes, NVIDIA H100 on 3 nodes" in checked
+    text = (tmp_path / "again.toml").read_text().replace("draft = true", "")
+    (tmp_path / "again.toml").write_text(text)
+    planned = " ".join(seatrial("plan", "--contract", tmp_path / "again.toml").output.split())
+    assert "NVIDIA H200 on 2 nodes, NVIDIA H100 on 3 nodes" in planned
 
 
 def test_what_was_ordered_comes_before_what_was_seen(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from probes.contract.terms import AGREEABLE
+from probes.hosts.inventory import AGREEABLE
 from reports.measurement import Verdict
 from reports.orders import fill
 from reports.record import ProbeResult
