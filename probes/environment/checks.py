@@ -407,6 +407,9 @@ def gloo_off_fabric(value: str, node: NodeContext) -> bool:
 
 
 def _excluded_fabric(spec: NameList | None, node: NodeContext) -> list[str]:
+    # Plugins of Google's clouds have a variable of their own for the fabric; sockets use another.
+    if {"NCCL_FASTRAK_IFNAME", "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME"} & node.variables.keys():
+        return []
     known = [name for name in interfaces_of(node.fabric) if name in node.interfaces]
     return [name for name in known if spec and name not in spec.admitted(node.interfaces)]
 

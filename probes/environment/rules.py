@@ -60,6 +60,15 @@ def rules_of(variables: str, *columns: Any, **more: Any) -> list[Rule]:
     return [Rule(variable, *columns, **more) for variable in variables.split()]
 
 
+def fail_where(place: when.Check, variables: str, number: int, why: str) -> list[Rule]:
+    """Build the rows of a number that surely harms at a place, and may harm elsewhere."""
+    is_set = when.is_number(number)
+    return [
+        *rules_of(variables, when.both_match(is_set, place), FAIL, why),
+        *rules_of(variables, when.both_match(is_set, when.negate(place)), WARN, why),
+    ]
+
+
 RULES: list[Rule] = [
     # Networks and plugins.
     Rule("NCCL_IB_DISABLE", when.nonzero, FAIL_ON_RDMA,
@@ -159,11 +168,9 @@ RULES: list[Rule] = [
     Rule("NCCL_SHM_DISABLE", when.is_number(1), WARN, "traffic inside a node uses the network"),
     Rule("NCCL_NVLS_ENABLE", when.is_number(0), WARN,
          "NVLink SHARP is off, which lowers the bandwidth inside a node"),
-    *[rule for grade, where in ((FAIL, when.in_nvlink_domain),
-                                (WARN, when.negate(when.in_nvlink_domain)))
-      for rule in rules_of("NCCL_CUMEM_ENABLE NCCL_CUMEM_HOST_ENABLE NCCL_MNNVL_ENABLE",
-                       when.both_match(when.is_number(0), where), grade,
-                       "it switches off buffer registration or NVLink between nodes")],
+    *fail_where(when.in_nvlink_domain,
+                "NCCL_CUMEM_ENABLE NCCL_CUMEM_HOST_ENABLE NCCL_MNNVL_ENABLE", 0,
+                "it switches off buffer registration or NVLink between nodes"),
     Rule("NCCL_TOPO_FILE", when.file_missing("NCCL_TOPO_FILE"), FAIL, "the file does not exist",
          "unset it, or name the vendor's file for this machine"),
     Rule("NCCL_TOPO_FILE", when.negate(when.file_missing("NCCL_TOPO_FILE")), INFO,
@@ -175,14 +182,17 @@ RULES: list[Rule] = [
     # Tuning.
     Rule("NCCL_PROTO", when.is_one_of("ll"), FAIL,
          "LL sends 4 bytes of flags with each 4 bytes of data: half of the bandwidth at most"),
-    *rules_of("NCCL_MAX_NCHANNELS NCCL_MAX_CTAS", when.is_number(1), FAIL,
-              "one channel cannot load all links of a GPU"),
+    *fail_where(when.can_have_nvlink, "NCCL_MAX_NCHANNELS NCCL_MAX_NRINGS NCCL_MAX_CTAS", 1,
+                "one channel cannot load several links of a GPU"),
     *rules_of("NCCL_ALGO NCCL_PROTO", when.negate(when.is_one_of("ll")), WARN,
           "it replaces NCCL's own choice by message size; since NCCL 2.24 a collective without this"
           " algorithm or protocol fails; LL128 corrupts data on hardware that does not support it"),
-    *rules_of("NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_NRINGS NCCL_MAX_NRINGS NCCL_MIN_CTAS"
-          " NCCL_MAX_CTAS NCCL_BUFFSIZE NCCL_NTHREADS", when.negate(when.is_number(1)), WARN,
-          "it overrides what this NCCL version would choose"),
+    *[rule for names, check in (
+          ("NCCL_MAX_NCHANNELS NCCL_MAX_NRINGS NCCL_MAX_CTAS", when.negate(when.is_number(1))),
+          ("NCCL_MIN_NCHANNELS NCCL_MIN_NRINGS NCCL_MIN_CTAS NCCL_BUFFSIZE NCCL_NTHREADS",
+           when.is_set))
+      for rule in rules_of(names, check, WARN,
+                           "it overrides what this NCCL version would choose")],
     *rules_of("NCCL_CHECK_POINTERS NCCL_IGNORE_CPU_AFFINITY", when.nonzero, WARN,
           "it is meant for debugging"),
     Rule("CUDA_LAUNCH_BLOCKING", when.nonzero, FAIL,

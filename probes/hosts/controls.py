@@ -64,17 +64,16 @@ def control_doctored_node(
     doctored = [{**fact, **answers[fact["node"]], "torch": fact.get("torch")} for fact in known]
     trial = measure.trial()
     judge_hosts(cluster, terms, doctored, [], trial)
-    judge_parity(cluster, terms, doctored, trial)
+    # What was agreed to differ would hide the difference.
+    judge_parity(cluster, terms.model_copy(update={"agreed_differences": None}), doctored, trial)
     judge_order(doctored, terms, trial)
-    without = _find_unaffected(cluster, terms, facts, trial)
+    without = _find_unaffected(cluster, facts, trial)
     if without.issuperset(check.DOCTORED_NODE.fails):
         return  # a node alone, of which nothing is ordered, is compared with nothing
     measure.control(check.DOCTORED_NODE, fault, trial, without=without)
 
 
-def _find_unaffected(
-    cluster: Cluster, terms: ClusterTerms, facts: Sequence[Facts], trial: Trial
-) -> set[str]:
+def _find_unaffected(cluster: Cluster, facts: Sequence[Facts], trial: Trial) -> set[str]:
     """Name the measures that false facts cannot fail here: not ordered, or not compared."""
     without: set[str] = {name for name in check.ORDERED_PARTS if not trial.has_measured(name)}
     if len(facts) < 2:
@@ -82,9 +81,8 @@ def _find_unaffected(
         without |= {check.DIFFERENCES, check.SYSTEM_DIFFERENCES}
     if len(facts) < 2 or cluster.kind == "local":
         without.add(check.MACHINES)
-    compared = {*SYSTEM_PARTS} - {*(terms.agreed_differences or ())}
-    if not any(part in fact["software"] for fact in facts for part in compared):
-        without.add(check.SYSTEM_DIFFERENCES)  # the nodes do not report them, or both were agreed
+    if not any(part in fact["software"] for fact in facts for part in SYSTEM_PARTS):
+        without.add(check.SYSTEM_DIFFERENCES)  # the nodes do not report them
     if "NVML" not in compared_sources(cluster.kind, cluster.emulated, facts):
         without |= {check.COUNT_MISMATCHES, check.NODES_WITH_FEWER_GPUS, check.NVML_ERRORS}
         without |= {check.DUPLICATE_GPUS, check.GPUS}  # the order is compared with Ray's count only

@@ -321,11 +321,13 @@ def lint_guide(
 
 
 # A variable that NCCL, torch or CUDA reads, with its value: as a shell, YAML or JSON sets it, or as
-# `name` and `value` of Kubernetes.  `${NAME:-value}` sets none.
+# `name` and `value` of Kubernetes.  `${NAME:-value}` sets none.  What may repeat is bounded,
+# and has one way to match: a guide may be hostile.
 VARIABLE = re.compile(
     r"(?<!\$\{)(?<![\w$])(?P<name>(?:NCCL|TORCH_NCCL|GLOO|CUDA)_[A-Z0-9_]+)"
-    r"""(?:=|\\*["']?[ \t]*:[ \t]*|\\*["']?\s*,?\s*\\*["']?value\\*["']?:[ \t]*)"""
-    r"""(?:\\*["'](?P<quoted>[^"'\\]*)|(?P<bare>(?:(?!,\w+=)[^\s"'\\;&|(){}\]])*))"""
+    r"""(?:=|\\{0,3}["']?[ \t]{0,9}:[ \t]{0,99}|"""
+    r"""\\{0,3}["']?(?:,\s{0,200}|\s{1,200})\\{0,3}["']?value\\{0,3}["']?:[ \t]{0,99})"""
+    r"""(?:\\{0,3}["'](?P<quoted>[^"'\\]*)|(?P<bare>(?:(?!,\w+=)[^\s"'\\;&|(){}\]])*))"""
 )
 # A line that only prints or searches, and what follows on a line: neither sets a variable.
 NO_SETTING = re.compile(r"^[ \t]*(?:#.*|(?:echo|printf|grep)\b[^>|\n]*)$|[ \t]#[ \t].*$", re.M)
@@ -334,10 +336,12 @@ NO_SETTING = re.compile(r"^[ \t]*(?:#.*|(?:echo|printf|grep)\b[^>|\n]*)$|[ \t]#[
 def find_settings(commands: Sequence[Command]) -> Iterator[tuple[Command, str, str]]:
     """Yield each variable of NCCL, torch or CUDA that a line sets, with a value that is known."""
     text = NO_SETTING.sub("", "\n".join(command.text for command in commands))
+    line = at = 0
     for match in VARIABLE.finditer(text):
+        line, at = line + text.count("\n", at, match.start()), match.start()
         value = match["quoted"] or (match["bare"] or "").rstrip(",")
         if value and not {*"$`<{"} & {*value}:
-            yield commands[text.count("\n", 0, match.start())], match["name"], value
+            yield commands[line], match["name"], value
 
 
 def _host_rule(hosts: Sequence[str]) -> list[LintRule]:

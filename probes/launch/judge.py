@@ -70,11 +70,17 @@ def find_harmful_settings(
     the job that seatrial adds.  Other differences are noted: a cloud's own recipe may have them, as
     NCCL_BUFFSIZE on EFA.  None if a node does not answer.
     """
-    cluster, guide = path.cluster, path.guide
+    cluster, guide, rows = path.cluster, path.guide, training.announced_ranks(said.text)
     typed = [] if guide.own else guide.typed(path.terms.launch.values)
-    set_by = {(name, value): command for command, name, value in find_settings(typed)}
+    in_ranks = {item for row in rows for item in row.items()}
+    set_by = {
+        (name, value): command
+        for command, name, value in find_settings(typed)
+        # A line that unsets or searches one sets none.
+        if not rows or name not in TUNING_VARIABLES or (name, value) in in_ranks
+    }
     had = {fact["node"]: fact["environment"] for fact in cluster.facts if "environment" in fact}
-    for row in training.announced_ranks(said.text):
+    for row in rows:
         on_node = had.get(row.get("node", ""), {})
         for name in filter(row.get, TUNING_VARIABLES if row.get("node") in had else ()):
             if row[name] != on_node.get(name) and f"{name}={row[name]}" not in given:
@@ -82,10 +88,11 @@ def find_harmful_settings(
                 set_by.setdefault((name, row[name]), by_job)
     if not set_by:
         return []
-    settings = cluster.on_each_node(read_settings)
+    nodes, together = cluster.on_each_node(read_settings), dict([*set_by])
     faults, notes = [], []
     for (name, value), command in set_by.items():
-        flags = _lint_setting(name, value, [*settings.values()], path.terms.fabric or "")
+        every = together | {name: value}
+        flags = _lint_setting(name, every, [*nodes.values()], path.terms.fabric or "")
         harm = next((flag for flag in flags if flag.severity == "fail"), None)
         doubt = next((f" ({flag.why})" for flag in flags if flag.severity == "warn"), "")
         if harm:
@@ -94,21 +101,21 @@ def find_harmful_settings(
             notes.append(f"{name}={redact_value(name, value)}{doubt}")
     if notes:
         measure.covered(f"the guide or its job sets what FABRIC did not have: {join_names(notes)}")
-    return faults if len(settings) == len(cluster.nodes) else None
+    return faults if len(nodes) == len(cluster.nodes) else None
 
 
 def _lint_setting(
-    name: str, value: str, nodes: Sequence[Mapping[str, Any]], fabric: str
+    name: str, every: Mapping[str, str], nodes: Sequence[Mapping[str, Any]], fabric: str
 ) -> list[Flag]:
-    """Return the flags of a variable that is set on these nodes."""
-    wanted, entry = canonical(name, value), {name: {"value": value, "where": "environment"}}
+    """Return the flags of a variable that is set on these nodes, with `every` other one."""
+    wanted = canonical(name, every[name])
+    entries = {key: {"value": value, "where": "environment"} for key, value in every.items()}
     merged = {
-        str(index): {**facts, "missing_files": {}, "effective": facts["effective"] | entry}
+        str(index): {**facts, "missing_files": {}, "effective": facts["effective"] | entries}
         for index, facts in enumerate(nodes)
         if canonical(name, facts["effective"].get(name, {}).get("value")) != wanted
     }
-    flags = lint(merged, fabric)
-    return [flag for flag in flags if flag.variable == name]
+    return [flag for flag in lint(merged, fabric) if flag.variable == name]
 
 
 def judge_user(said: Transcript, why_same: str, measure: Recorder) -> None:
@@ -286,9 +293,9 @@ def judge_network(
 ) -> None:  # fmt: skip
     """Judge whether the job's own bytes took the agreed fabric, on each node that has ranks.
 
-    Where another network carried enough for half of the job, on more than one node, whose bytes
-    these were is not known: one node, the head, sends the job's code to all others.  `idle` is what
-    the nodes sent before the job.
+    Where another network carried enough for half of the job, on more than two nodes, whose bytes
+    these were is not known: the head sends the job's code to all others, and rank 0's node the
+    addresses of the ranks.  `idle` is what the nodes sent before the job.
     """
     nodes = {job.nodes[id].name for id in job.node_ranks if id in job.nodes}
     parameters = training.count_job_parameters(said.text)
@@ -309,13 +316,14 @@ def judge_network(
     lowest = min(known.values()) if complete else None
     name = check.SHARE_ON_AGREED_NETWORK
     elsewhere = training.bytes_elsewhere(fabric, sent, idle or JobBytes())
-    second = [*sorted(known, key=lambda node: (elsewhere[node], node))[-2:], ""][0]
-    room = training.CONTROL_BYTES + expected / 2
-    doubted = complete and not measure.would_fail(name, lowest) and elsewhere[second] > room
+    busiest = sorted(known, key=lambda node: (elsewhere[node], node))
+    other = busiest[-min(3, len(busiest))] if len(busiest) > 1 else ""
+    room = training.CONTROL_BYTES + training.BYTES_PER_RANK * job.size + expected / 2
+    doubted = complete and not measure.would_fail(name, lowest) and elsewhere[other] > room
     if doubted:
-        device, count = training.busiest_other(fabric, sent.sent[second])
+        device, count = training.busiest_other(fabric, sent.sent[other])
         note = (
-            f"{device} on {second} sent {quantity(count / 1e6, 'MB')} during the job: these may be "
+            f"{device} on {other} sent {quantity(count / 1e6, 'MB')} during the job: these may be "
             f"the job's bytes, and those of {fabric} another program's"
         )
     measure(name, None if doubted else lowest, samples=len(known), note=note)

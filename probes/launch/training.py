@@ -335,10 +335,9 @@ class JobBytes:
     @classmethod
     def around(cls, cluster: Cluster, fabric: str, run: Callable[[], Any]) -> tuple[Any, JobBytes]:
         """Call `run` and return its result, and the bytes that the nodes sent meanwhile."""
-        before, started = cluster.on_each_node(read_counters), time.monotonic()
-        result, seconds = run(), time.monotonic() - started
-        after = cluster.on_each_node(read_counters)
-        names = cluster.node_names
+        started, before = time.monotonic(), cluster.on_each_node(read_counters)
+        result, after = run(), cluster.on_each_node(read_counters)
+        seconds, names = time.monotonic() - started, cluster.node_names
         both = before.keys() & after.keys()
         # The interfaces of the fabric count as one.
         ends = {id: [join_fabric(sent[id], fabric) for sent in (before, after)] for id in both}
@@ -371,6 +370,7 @@ def shares_on(fabric: str, job: JobBytes, expected: float) -> dict[str, float | 
 
 # Ray's control, logs and the start of a job; in a lab 0.3 MB on a node, 1 MB on the head.
 CONTROL_BYTES = 4_000_000
+BYTES_PER_RANK = 2500  # of NCCL's start: each rank's address goes to all others
 
 
 def bytes_elsewhere(fabric: str, job: JobBytes, idle: JobBytes) -> dict[str, float]:

@@ -147,7 +147,8 @@ class NewJudge:
         if not self.other:
             return ""
         depends = measures_by_term()
-        keys = [key for key in self.other if key not in (measure.ordered_by, "nodes_at_most")]
+        own = {measure.ordered_by, "nodes_at_most" if self.old.get("nodes_at_most") else ""}
+        keys = [key for key in self.other if key not in own]
         keys = [key for key in keys if measure in depends[key][criterion]]
         return "; ".join(self._describe_change(key) for key in keys)
 

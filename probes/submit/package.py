@@ -78,7 +78,6 @@ FILES = "submission/files/"  # the user's files: the remote run is started among
 WHEELS = "submission/wheels/"
 INFO = "submission/seatrial.dist-info/"  # so that the remote installation knows its version
 CONTRACT = "seatrial.toml"  # of the current folder: used where no contract is named
-BASELINE = "baseline"  # folder of the baseline among the user's files
 MAX_BASELINE = 400 << 20  # bytes, before they are packed
 TOO_LARGE = f"expected at most {MAX_BASELINE >> 20} MiB: give one run, or fewer runs"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # one content gives one package, whatever the files' times
@@ -98,7 +97,7 @@ def make_package(
         options["contract"] = _add_contract(files, contract)
     for key in ("baseline", "paths_from"):
         if options.get(key):
-            options[key] = _add_folder(files, Path(options[key]))
+            options[key] = _add_folder(files, Path(options[key]), key)
     for wheel in _wheels(wheels):
         files[f"{WHEELS}{wheel.name}"] = wheel.read_bytes()
     plan = {"options": options, "to_pytest": list(to_pytest), "github": github}
@@ -211,15 +210,16 @@ def _document(content: bytes) -> str:
     return document if is_file else ""
 
 
-def _add_folder(files: dict[str, bytes], folder: Path) -> str:
-    """Add the files of a run, or of the newest runs of a folder."""
+def _add_folder(files: dict[str, bytes], folder: Path, key: str) -> str:
+    """Add the files of a run, or of the newest runs of a folder, that the option `key` names."""
+    option = f"--{key.replace('_', '-')} {folder}"
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing"
         expected = "a run folder or a folder of runs"
-        raise SubmitError(f"baseline {folder}: expected {expected}, found {found}")
+        raise SubmitError(f"{option}: expected {expected}, found {found}")
     if (folder / RECORD).is_file() and not _is_run(folder):
-        raise SubmitError(f"baseline {folder}: it cannot be verified, because {FILE} is missing")
-    target, size = f"{BASELINE}/{folder.resolve().name}", 0
+        raise SubmitError(f"{option}: it cannot be verified, because {FILE} is missing")
+    target, size = f"{key}/{folder.resolve().name}", 0
     files[f"{FILES}{target}/.keep"] = b""  # a folder without runs yet is there, too
     for run in [folder] if _is_run(folder) else choose_runs(folder):
         for path in sorted(run.rglob("*")):
@@ -228,7 +228,7 @@ def _add_folder(files: dict[str, bytes], folder: Path) -> str:
                 files[f"{FILES}{target}/{path.relative_to(folder).as_posix()}"] = content
                 size += len(content)
                 if size > MAX_BASELINE:
-                    raise SubmitError(f"baseline {folder}: {TOO_LARGE}")
+                    raise SubmitError(f"{option}: {TOO_LARGE}")
     return target
 
 

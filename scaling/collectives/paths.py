@@ -26,13 +26,14 @@ def unmet_rounds(
 ) -> list[list[Pair]]:
     """Plan at most so many rounds of pairs that have not `met`.
 
-    A few pairs have too little to be compared with: then a whole round meets first.
+    Where the first of them is no whole round, one meets first: its pairs alone may be of one node,
+    such as a new one, and show no speed of others.
     """
     plan = plan_rounds([sorted(rail) for rail in rails])  # the same in each run
     rounds = [[(min(pair), max(pair)) for pair in pairs] for pairs in plan]
     unmet = ([pair for pair in pairs if pair not in met] for pairs in rounds)
     chosen = [pairs for pairs in unmet if pairs][:most]
-    return chosen if sum(map(len, chosen)) >= len(rounds[0]) else [rounds[0], *chosen]
+    return chosen if chosen and len(chosen[0]) == len(rounds[0]) else [rounds[0], *chosen]
 
 
 def pack_pairs(rails: Sequence[Sequence[str]], met: Collection[Pair]) -> list[list[Any]]:

@@ -86,7 +86,7 @@ class NodeGroup:
 # controller: (file of version 1, of version 2, what bounds nothing)
 BOUNDS = {
     "pids": ("pids.max", "pids.max", "max"),
-    "cpuset": ("cpuset.cpus", "cpuset.cpus", ""),
+    "cpuset": ("cpuset.cpus", "cpuset.cpus", "\n"),
     "memory": ("memory.limit_in_bytes", "memory.max", "max"),
 }
 

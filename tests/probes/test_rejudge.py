@@ -239,9 +239,7 @@ def test_the_number_of_machines_is_held_to_the_new_order(bought: Path) -> None:
     [
         ({"nodes": 8, "nodes_at_most": 12}, 8),
         ({"nodes": 10, "nodes_at_most": 12}, 10),  # --nodes 10
-        ({"nodes": 10}, 8),  # an order of ten, of another contract
         ({"nodes": 6, "nodes_at_most": 12}, 8),
-        ({}, 8),
     ],
 )
 def test_a_range_of_nodes_is_that_of_the_contract_and_no_wider_than_the_run_asked(
@@ -255,6 +253,18 @@ def test_a_range_of_nodes_is_that_of_the_contract_and_no_wider_than_the_run_aske
     data = {"name": "nodes", "value": 9, "unit": "nodes", "limit": limit}
     found = judge.replace("measurement", "h", data)
     assert (found["limit"]["low"], found["limit"]["high"], found["note"]) == (low, 12, "")
+
+
+def test_nodes_that_no_range_was_ordered_of_are_not_proven_by_one() -> None:
+    """Without a range, a node that did not answer counts as one that is there."""
+    judge = NewJudge(parse(b"schema = 1\n[cluster]\nnodes = 8\nnodes_at_most = 12\n", "f"), "again")
+    judge.replace("run_started", "", {"cluster": {"terms": {"nodes": 8}}})
+    judge.replace("probe_started", "h", {"criterion": "HOSTS"})
+    data = {"name": "nodes", "value": 9, "unit": "nodes", "limit": None}
+    found = judge.replace("measurement", "h", data)
+    assert (found["limit"], found["note"]) == (
+        None, "measured without nodes_at_most, but the contract has nodes_at_most = 12",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

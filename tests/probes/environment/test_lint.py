@@ -126,6 +126,8 @@ ROWS = [
     ("NCCL_PROTO", "LL", "fail", "fail", ""),
     ("NCCL_PROTO", "LL,Simple", "warn", "warn", ""),
     ("NCCL_MAX_NCHANNELS", "1", "fail", "fail", ""),
+    ("NCCL_MAX_NRINGS", "1", "fail", "fail", ""),
+    ("NCCL_NTHREADS", "1", "warn", "warn", ""),
     ("NCCL_MAX_CTAS", "1", "fail", "fail", ""),
     ("NCCL_NVLS_ENABLE", "0", "warn", "warn", "2"),
     ("NCCL_CUMEM_ENABLE", "0", "warn", "warn", "1"),

@@ -59,6 +59,15 @@ class Chain:
         return found, {(min(link), max(link)) for link in gang.met}
 
 
+def test_pairs_of_one_new_node_alone_are_compared_with_others() -> None:
+    """They alone would make the speed of this node the typical one."""
+    every = {(a, b) for a in NAMES for b in NAMES if a < b}
+    new = {pair for pair in every if NAMES[3] in pair}
+    whole, *rest = unmet_rounds([NAMES], every - new, ROUNDS)
+    assert len(whole) == len(NAMES) // 2
+    assert {pair for pairs in rest for pair in pairs} <= new
+
+
 def test_each_run_meets_other_pairs_until_all_have_met() -> None:
     chain, met = Chain(), set[tuple[str, str]]()
     counts: list[int] = []

@@ -330,12 +330,12 @@ def test_what_may_not_be_agreed_counts_with_all_the_rest_agreed() -> None:
     assert note_of(result) == ""
 
 
-@pytest.mark.parametrize(("names", "shown"), [(["kernel"], True), (["kernel", "ofed"], False)])
-def test_the_doctored_node_shows_what_is_still_compared(names: list[str], shown: bool) -> None:
+@pytest.mark.parametrize("names", [["kernel"], ["kernel", "ofed"]])
+def test_the_doctored_node_shows_what_is_still_compared(names: list[str]) -> None:
     result = run_hosts(StandInHosts(), **ORDER, agreed_differences=names)
     (control,) = (one for one in result.controls if one.name == "doctored node")
     assert control.caught is True
-    assert ("system_differences" in control.proves) is shown
+    assert "system_differences" in control.proves
 
 
 # What is ordered of each node.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,10 @@ def operators(text: str, gpu: str = H100, fabric: str | None = "rdma", **values:
 
 
 def judged(path: Any, recorder: MemoryRecorder, said: Any = None, given: Any = ()) -> Any:
-    settings = find_harmful_settings(path, said or transcript(), given, recorder)
+    """Judge a guide; unless `said` is given, its job's ranks have what its lines set."""
+    typed = [] if path.guide.own else path.guide.typed(path.terms.launch.values)
+    has = {name: value for _, name, value in find_settings(typed)}
+    settings = find_harmful_settings(path, said or transcript(**has), given, recorder)
     judge_guide(path.guide, ["n0", "n1"], recorder, path.terms.launch.values, settings)
     return recorder.finish("finished", 1.0)
 
@@ -218,6 +222,45 @@ def test_a_node_that_does_not_answer_proves_nothing(recorder: MemoryRecorder) ->
     path = operators("export NCCL_DEBUG=WARN\nJOB")
     path.cluster.on_each_node = lambda _: {"id0": node()}
     assert judged(path, recorder).measurements[0].verdict is Verdict.UNPROVEN
+
+
+@pytest.mark.near_miss("LAUNCH.guide_faults")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sed -i /NCCL_P2P_DISABLE=1/d env.sh",
+        "! env | grep -q NCCL_P2P_DISABLE=1",
+        "export NCCL_P2P_DISABLE=1; unset NCCL_P2P_DISABLE",
+        "true && echo NCCL_P2P_DISABLE=1 is wrong",
+    ],
+)
+def test_a_line_whose_variable_no_rank_has_is_no_fault(line: str, recorder: MemoryRecorder) -> None:
+    result = judged(operators(f"{line}\nJOB"), recorder, transcript())
+    assert (result.measurements[0].value, result.findings) == (0, [])
+
+
+def test_sockets_beside_a_plugins_fabric_are_no_fault(recorder: MemoryRecorder) -> None:
+    line = "export NCCL_SOCKET_IFNAME=eth0"
+    bad = judged(operators(f"{line}\nJOB", fabric="fab0"), recorder)
+    assert bad.measurements[0].value == 1
+    more = "NCCL_FASTRAK_IFNAME=fab0"
+    found = find_harmful_settings(
+        operators(f"{line} {more}\nJOB", fabric="fab0"),
+        transcript(NCCL_SOCKET_IFNAME="eth0"), (), recorder_of("LAUNCH"),
+    )  # fmt: skip
+    assert found == []
+
+
+@pytest.mark.parametrize("filler", [" ", "\\", "\n", "A", ",", '"', " ,"])
+def test_a_hostile_guide_is_read_in_bounded_time(filler: str) -> None:
+    """Time grows with the text: of 20 times the text, by less than its square."""
+    seconds = []
+    for size in (5_000, 100_000):
+        lines = [Command(n, line) for n, line in enumerate(f"NCCL_A{filler * size}".split("\n"))]
+        started = time.process_time()
+        list(find_settings(lines))
+        seconds.append(time.process_time() - started)
+    assert seconds[1] < 0.05 + 100 * seconds[0]
 
 
 # What a file or module of the guide sets: the job's ranks have it.

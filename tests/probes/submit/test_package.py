@@ -129,7 +129,7 @@ def test_a_baseline_and_wheels_go_along(tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "a-1-py3-none-any.whl").write_bytes(b"wheel")
     alone = contents(make_package({"paths_from": str(tmp_path / "old")}, [], None))
-    assert alone[f"{FILES}baseline/old/evidence/a.log"] == b"a"
+    assert alone[f"{FILES}paths_from/old/evidence/a.log"] == b"a"
     packed = make_package({"baseline": str(tmp_path / "old")}, [], tmp_path / "wheels")
     files = contents(packed)
     assert plan_of(packed)["options"] == {"baseline": "baseline/old"}
