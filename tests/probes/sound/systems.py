@@ -11,6 +11,11 @@ from dataclasses import dataclass
 
 from tests.support.public_series import P5_ALL_REDUCE, P5_ALLTOALL
 
+# What each of the 2 (n - 1) steps of a ring inside a node takes besides its bytes.  Four GPUs of a
+# GB200, so 6 steps, reach 593.5 GB/s at 256 MiB and 679.6 at 8 GB (Azure ND GB200 v6).  Eight B200,
+# so 14 steps, then reach 527 at 256 MiB, and eight H100 316.
+STEP_S = 14.3e-6
+
 
 @dataclass(frozen=True)
 class System:
@@ -30,10 +35,10 @@ class System:
     efficiency: Mapping[int, float] | None = None
     sizes: tuple[int, ...] = (2, 8, 16, 64)  # nodes
 
-    @property
-    def inside_short(self) -> float:
-        """The all-reduce inside one node at 256 MiB: 594 of 680 GB/s on a GB200."""
-        return 0.874 * self.inside
+    def inside_short(self, gpus: int) -> float:
+        """Model the all-reduce of 256 MiB inside one node of so many GPUs."""
+        sent = 2 * (gpus - 1) / gpus * (256 << 20)
+        return sent / (sent / self.inside / 1e9 + 2 * (gpus - 1) * STEP_S) / 1e9
 
 
 def newest(series: Mapping[int, float], nodes: int) -> float:

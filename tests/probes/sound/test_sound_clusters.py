@@ -81,7 +81,7 @@ def fabric_values(system: System, nodes: int, gpus: int) -> dict[str, Value]:
     """Model FABRIC's speeds: busbw is the row that the product judges, of a whole sweep."""
     ranks = nodes * gpus
     if nodes == 1:
-        return {"all_reduce_inside_node": system.inside_short}
+        return {"all_reduce_inside_node": system.inside_short(gpus)}
     rates = {size: ring_rate(ranks, size, system.ring, gpus) for size in SWEEP}
     rows: list[dict[str, Any]] = [
         {"size": size, "busbw": rate, "rank_seconds": [1.0] * ranks,
@@ -96,7 +96,7 @@ def fabric_values(system: System, nodes: int, gpus: int) -> dict[str, Value]:
         "alltoall_busbw": alltoall,
         "all_gather_against_all_reduce": 1.0,
         "reduce_scatter_against_all_reduce": 1.0,
-        "all_reduce_inside_node": system.inside_short,
+        "all_reduce_inside_node": system.inside_short(gpus),
         "nvlink_busbw": system.nvlink,
         **judge_short_calls(rows, ranks, nodes),
     }
