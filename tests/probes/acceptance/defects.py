@@ -47,6 +47,7 @@ TABLE = Path(__file__).with_name("defects.toml")
 SIZES = (64, 512)  # GPUs
 # Bytes: what latency, 64 and 256 MiB, and the plateau are judged by.
 SWEEP = [1 << power for power in (10, 20, 26, 28, 30, 31, 32, 33, 34)]
+RACK = 72  # GPUs of one NVLink domain at most; each domain has its own sweep
 SHORT = 2 << 30  # bytes: below the sizes whose busbw is judged
 # What sound GPUs reach where devices.toml has no figure of the model: 60 % of the data sheet for a
 # matrix product, as the slowest that is published; 82 % of what the PCIe link carries (Azure).
@@ -138,6 +139,10 @@ class Fleet:
     @property
     def model(self) -> str:
         return str(self.contract.cluster.gpu_model)
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.gpus
 
     @property
     def fabric(self) -> str:
@@ -261,19 +266,23 @@ def judge_fabric(fleet: Fleet, defect: Defect) -> MemoryRecorder:
         found = search_rails([links.nodes], links.meet, every, MIN_RATIO)
         judge.judge_slowest_pair(found, measure)
     if system.nvlink:
-        rows = make_rows(fleet, system.nvlink * defect.inside, defect)
+        ranks = min(fleet.ranks, RACK)
+        rows = make_rows(ranks, ranks, system.nvlink * defect.inside, defect)
         speeds.record_nvlink({"NVLink": replace(run, rows=rows, sent={})}, {}, measure)
     if fleet.fabric == RDMA and not defect.gdr:
         judge.judge_transport(replace(run, library=read_log(fleet, defect.gdr)), RDMA, measure)
     return measure
 
 
-def make_rows(fleet: Fleet, link: float, defect: Defect) -> list[dict[str, Any]]:
-    """Model the sweep of an all-reduce whose slowest link has this rate (GB/s)."""
-    ranks, rows = fleet.nodes * fleet.gpus, list[dict[str, Any]]()
+def make_rows(ranks: int, inside: int, link: float, defect: Defect) -> list[dict[str, Any]]:
+    """Model the sweep of an all-reduce whose slowest link has this rate (GB/s).
+
+    So many ranks `inside` reach each other by NVLink.
+    """
+    rows = list[dict[str, Any]]()
     for size in SWEEP:
         slowed = defect.short if size < SHORT else 1.0
-        rate = ring_rate(ranks, size, link, fleet.gpus) / slowed
+        rate = ring_rate(ranks, size, link, inside) / slowed
         seconds = 2 * (ranks - 1) / ranks * size / rate / 1e9
         each = {"size": size, "busbw": rate, "low": rate, "high": rate, "seconds": seconds}
         counts = {"algbw": size / seconds / 1e9, "count": size // 4, "elements": size // 4}
@@ -285,9 +294,8 @@ def make_rows(fleet: Fleet, link: float, defect: Defect) -> list[dict[str, Any]]
 def make_run(fleet: Fleet, defect: Defect, names: list[str]) -> SweepResult:
     """Model the sweep, and the bytes that each node counts on each of its rails."""
     share = defect.rails * (1 - defect.idle / fleet.rails) * defect.admitted
-    rows = make_rows(
-        fleet, min(fleet.system.ring * share, fleet.system.inside * defect.inside), defect
-    )
+    link = min(fleet.system.ring * share, fleet.system.inside * defect.inside)
+    rows = make_rows(fleet.ranks, fleet.gpus, link, defect)
     ranks = [name for name in names for _ in range(fleet.gpus)]
     run = SweepResult(len(ranks), "nccl", rows, {}, rank_nodes=ranks)
     sent = round(run.expected_bytes)
@@ -456,8 +464,8 @@ def write_page() -> str:
         texts = [quantity(value, unit) if value else "-" for value, unit in figures]
         parts.append(_line([name, *texts, system.source]))
     parts.append(
-        "\nInside a node, 256 MiB is modelled: a step of the ring takes 14 us besides its bytes, as\n"
-        "on a GB200, which has four GPUs a node and so 6 steps (Azure ND GB200 v6). Eight take 14.\n"
+        "\nInside a node, 256 MiB is modelled: a step of a ring takes 14 us besides its bytes.\n"
+        "That is of four GPUs, which take 6 steps (Azure ND GB200 v6). Eight GPUs take 14 steps.\n"
         "`reference_trainer/model/devices.toml` has the figures of GPUs, and their sources.\n"
         "`ethernet` orders no machines: eight H100 a node are assumed.\n"
     )

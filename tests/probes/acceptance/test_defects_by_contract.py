@@ -53,6 +53,15 @@ def test_a_green_cell_has_its_reason_and_the_report_says_it(defect: str) -> None
     assert silent == []
 
 
+def test_an_nvlink_domain_has_one_rack_of_a_large_fleet() -> None:
+    few, many = (judge_cell("gb200-nvl72", "sound", size) for size in SIZES)
+    assert few
+    assert many
+    assert many.worst["busbw"].value < few.worst["busbw"].value  # type: ignore[operator]
+    rates = [float(cell.worst["nvlink_busbw"].value or 0) for cell in (few, many)]
+    assert rates == pytest.approx([800, 800], rel=0.01)
+
+
 def test_a_spread_of_marginal_measures_is_refused() -> None:
     cell = judge_cell("a3-ultra", "nvlink_80", 64)
     assert cell

@@ -83,7 +83,8 @@ SYSTEMS = {
     ),
     "gb200-nvl72": System(
         192, P5_ALLTOALL, INSIDE["B200"], MFU["B200"],
-        "NDR NICs, each at 96 % (lixueduan); a rack's NVLink 811 (CoreWeave)", nvlink=811,
+        "NDR NICs, each at 96 % (lixueduan); two nodes' NVLink 811 (lixueduan), a rack's 837 to "
+        "847 (CoreWeave)", nvlink=811,
     ),
     "l40s-ethernet": System(
         7.9, TCP_ALLTOALL, 20, 0.2, TCP, efficiency=TCP_EFFICIENCY, sizes=(2, 8)
