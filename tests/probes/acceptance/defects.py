@@ -2,8 +2,8 @@
 
 python -m tests.probes.acceptance.defects
 
-SYNTHETIC: speeds are those of sound clusters (tests/probes/sound/systems.py, devices.toml), times
-the factors of defects.toml.  Limits and judges are the product's own.
+SYNTHETIC: speeds are those of sound clusters (tests/probes/sound/systems.py), times the factors of
+defects.toml.  Limits and judges are the product's own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,17 @@ from reports.numbers import quantity
 from scaling.collectives.fault_search import search_rails
 from tests.probes.fabric.test_library_report import NAMES, gang, written
 from tests.probes.scaling.test_base_speed import on_gpu
-from tests.probes.sound.systems import INSIDE, MFU, SYSTEMS, TCP, TCP_ALLTOALL, System, newest
+from tests.probes.sound.systems import (
+    GPUS,
+    INSIDE,
+    MFU,
+    SYSTEMS,
+    TCP,
+    TCP_ALLTOALL,
+    Rates,
+    System,
+    newest,
+)
 from tests.recordings.generate.nccl_logs import Job
 from tests.support.controls import MemoryRecorder, recorder
 from tests.support.paths import REPO
@@ -49,8 +59,8 @@ SIZES = (64, 512)  # GPUs
 SWEEP = [1 << power for power in (10, 20, 26, 28, 30, 31, 32, 33, 34)]
 RACK = 72  # GPUs of one NVLink domain at most; each domain has its own sweep
 SHORT = 2 << 30  # bytes: below the sizes whose busbw is judged
-# What sound GPUs reach where devices.toml has no figure of the model: 60 % of the data sheet for a
-# matrix product, as the slowest that is published; 82 % of what the PCIe link carries (Azure).
+# What sound GPUs reach where no source has a figure: of a matrix product 60 % of the data sheet, as
+# the slowest that is published.  Copies reach 82 % of what the PCIe link carries (Azure).
 OF_SHEET, OF_LINK = 0.60, 0.82
 C2C_GBS = 193.0  # copies of a GB200, which has no PCIe link to the host (Azure ND GB200 v6)
 # 8.8 GB a step at 7.9 GB/s, and 0.14 s of arithmetic on eight H100: the contract's own model.
@@ -364,15 +374,19 @@ def judge_scaling(fleet: Fleet, defect: Defect) -> MemoryRecorder:
 
 @cache
 def sound_rates(model: str) -> dict[str, float]:
-    """Return what sound GPUs of a model reach: TFLOP/s, and GB/s."""
-    device = find_device(model)
+    """Return what sound GPUs of a model reach: TFLOP/s, and GB/s; without a source, as derived."""
+    device, known = find_device(model), find_rates(model)
     assert device is not None
     generation, lanes = device.pcie or (0, 0)
     copies = OF_LINK * LANE_GBS[generation] * lanes if lanes else C2C_GBS
-    gemm = (
-        device.reached["gemm"][0] if "gemm" in device.reached else OF_SHEET * (device.tflops or 0)
-    )
-    return {"gemm": gemm, "hbm": device.reached["hbm"][0], "h2d": copies, "d2h": copies}
+    gemm = known.gemm if known else OF_SHEET * (device.tflops or 0)
+    hbm = known.hbm if known else device.reached["hbm"][0]
+    return {"gemm": gemm, "hbm": hbm, "h2d": copies, "d2h": copies}
+
+
+def find_rates(model: str) -> Rates | None:
+    """Find what a source that devices.toml does not have says of a GPU."""
+    return next((GPUS[word] for word in model.split() if word in GPUS), None)
 
 
 def judge_work(contract: Contract, gpus: int, defect: Defect) -> Any:
@@ -460,13 +474,22 @@ def write_page() -> str:
         short = system.inside_short(fleet.gpus)
         figures = (system.ring, "GB/s"), (system.inside, "GB/s"), (short, "GB/s")
         figures += ((system.mfu, "ratio"),)  # type: ignore[assignment]
-        figures += (rates["gemm"], "TFLOP/s"), (rates["hbm"], "GB/s")  # type: ignore[assignment]
         texts = [quantity(value, unit) if value else "-" for value, unit in figures]
+        mark = "" if find_rates(fleet.model) else " (derived)"
+        for name_of, unit in (("gemm", "TFLOP/s"), ("hbm", "GB/s")):
+            texts.append(f"{quantity(rates[name_of], unit)}{mark}")
         parts.append(_line([name, *texts, system.source]))
     parts.append(
         "\nInside a node, 256 MiB is modelled: a step of a ring takes 14 us besides its bytes.\n"
         "That is of four GPUs, which take 6 steps (Azure ND GB200 v6). Eight GPUs take 14 steps.\n"
-        "`reference_trainer/model/devices.toml` has the figures of GPUs, and their sources.\n"
+        "Limits of GPUs are shares of the figures in `reference_trainer/model/devices.toml`.\n"
+        "*derived*: no other source has the figure, so a wrong one there is not seen. The other\n"
+        "GPUs have figures of their own here:\n"
+        "\n"
+    )
+    parts += [f"- {name}: {one.source}.\n" for name, one in GPUS.items()]
+    parts.append(
+        "\nHost copies reach 82 % of what the PCIe link carries (Azure).\n"
         "`ethernet` orders no machines: eight H100 a node are assumed.\n"
     )
     return "".join(parts)

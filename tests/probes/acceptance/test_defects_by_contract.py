@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from probes.hosts.compute_judge import COMPARED
+from reference_trainer.model.devices import read_devices
 from reports.measurement import Limit, Verdict
 from reports.numbers import Value
 from scaling.collectives.fault_search import typical_speed
@@ -19,6 +20,7 @@ from tests.probes.acceptance.defects import (
     read_defects,
     write_page,
 )
+from tests.probes.sound.systems import GPUS
 
 DEFECTS = read_defects()
 FLEETS, FOUND = 100, 0.95
@@ -59,7 +61,16 @@ def test_an_nvlink_domain_has_one_rack_of_a_large_fleet() -> None:
     assert many
     assert many.worst["busbw"].value < few.worst["busbw"].value  # type: ignore[operator]
     rates = [float(cell.worst["nvlink_busbw"].value or 0) for cell in (few, many)]
-    assert rates == pytest.approx([800, 800], rel=0.01)
+    assert rates == pytest.approx([800, 800], rel=0.02)
+
+
+def test_the_figures_of_the_limits_agree_with_other_sources() -> None:
+    """A typing error in devices.toml is seen; B200's memory has the widest sources, 6000 and 7350."""
+    for model, sound in GPUS.items():
+        reached = read_devices()[model].reached
+        rates = {"gemm": sound.gemm, "hbm": sound.hbm}
+        shares = {name: rate / reached[name][0] for name, rate in rates.items()}
+        assert all(0.95 < share < 1.25 for share in shares.values()), (model, shares)
 
 
 def test_a_spread_of_marginal_measures_is_refused() -> None:

@@ -18,6 +18,15 @@ STEP_S = 14.3e-6
 
 
 @dataclass(frozen=True)
+class Rates:
+    """What sound GPUs of a model reach, not taken from devices.toml: TFLOP/s in bf16, GB/s."""
+
+    gemm: float
+    hbm: float
+    source: str
+
+
+@dataclass(frozen=True)
 class System:
     """Figures of one kind of cluster, in GB/s where nothing else is said, and their source.
 
@@ -57,6 +66,29 @@ DENSE = {1: 1.0, 2: 0.98, 8: 0.97, 16: 0.96, 64: 0.93}
 #   all-to-all: as on AWS p5; 76.5 at two nodes on NVIDIA's own (nccl-tests#130).
 #   MFU: of a 1B model on eight H100 (llm-foundry); of this load on one H200; of Llama 3 70B on
 #   eight B200 (newmind.ai, journal 18).
+#   GEMM: a product of 8192 rows reaches 84 % of the best shape's rate (668 by this test of 794.5 on
+#   one H200); best shapes of stas00/ml-engineering.  HBM: a copy of this test moves 87 % of the data
+#   sheet's rate on one H200 (4,197 of 4,800).
+OF_BEST, OF_HBM = 668 / 794.5, 4197 / 4800
+GPUS = {
+    "H100": Rates(
+        OF_BEST * 794.5, OF_HBM * 3350,
+        "84 % of the best shape's 794.5 TFLOP/s (stas00/ml-engineering), 87 % of the data sheet's "
+        "3350 GB/s: the shares of one H200",
+    ),
+    "H200": Rates(668, 4197, "measured by this test on one H200; its FP8, 1252 TFLOP/s, is what Azure's "
+        "reach (1269)"),
+    "B200": Rates(
+        OF_BEST * 1745, 7350,
+        "84 % of the best shape's 1745 TFLOP/s (stas00/ml-engineering); the memory of a GB200 "
+        "(Azure ND GB200 v6)",
+    ),
+    "GB200": Rates(
+        OF_BEST * 1822, 7140,
+        "84 % of the best shape's 1822 TFLOP/s (stas00/ml-engineering); a triad on a GB300, which "
+        "has the same memory (KernelAgent-Oink)",
+    ),
+}  # fmt: skip
 INSIDE = {"H100": 365.0, "B200": 680.0}
 MFU = {"H100": 0.42, "H200": 0.412, "B200": 0.38}
 NDR = "a ring over two NDR nodes keeps 46 to 48 GB/s of each NIC (nccl-tests 290)"
