@@ -304,7 +304,7 @@ def make_rows(ranks: int, inside: int, link: float, defect: Defect) -> list[dict
 def make_run(fleet: Fleet, defect: Defect, names: list[str]) -> SweepResult:
     """Model the sweep, and the bytes that each node counts on each of its rails."""
     share = defect.rails * (1 - defect.idle / fleet.rails) * defect.admitted
-    link = min(fleet.system.ring * share, fleet.system.inside * defect.inside)
+    link = min(fleet.system.ring_at(fleet.nodes) * share, fleet.system.inside * defect.inside)
     rows = make_rows(fleet.ranks, fleet.gpus, link, defect)
     ranks = [name for name in names for _ in range(fleet.gpus)]
     run = SweepResult(len(ranks), "nccl", rows, {}, rank_nodes=ranks)
@@ -472,9 +472,11 @@ def write_page() -> str:
         fleet = fleet_of(name, SIZES[0])
         system, rates = fleet.system, sound_rates(fleet.model)
         short = system.inside_short(fleet.gpus)
-        figures = (system.ring, "GB/s"), (system.inside, "GB/s"), (short, "GB/s")
+        rings = [system.ring_at(fleet_of(name, size).nodes) for size in SIZES]
+        figures = (system.inside, "GB/s"), (short, "GB/s")
         figures += ((system.mfu, "ratio"),)  # type: ignore[assignment]
-        texts = [quantity(value, unit) if value else "-" for value, unit in figures]
+        both = [quantity(ring, "GB/s") if ring else "-" for ring in dict.fromkeys(rings)]
+        texts = [" to ".join(both), *(quantity(value, unit) for value, unit in figures)]
         mark = "" if find_rates(fleet.model) else " (derived)"
         for name_of, unit in (("gemm", "TFLOP/s"), ("hbm", "GB/s")):
             texts.append(f"{quantity(rates[name_of], unit)}{mark}")

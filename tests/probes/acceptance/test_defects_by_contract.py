@@ -65,7 +65,7 @@ def test_an_nvlink_domain_has_one_rack_of_a_large_fleet() -> None:
 
 
 def test_the_figures_of_the_limits_agree_with_other_sources() -> None:
-    """A typing error in devices.toml is seen; B200's memory has the widest sources, 6000 and 7350."""
+    """A typing error in devices.toml is seen; sources differ most on a B200's memory."""
     for model, sound in GPUS.items():
         reached = read_devices()[model].reached
         rates = {"gemm": sound.gemm, "hbm": sound.hbm}

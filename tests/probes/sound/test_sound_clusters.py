@@ -82,7 +82,7 @@ def fabric_values(system: System, nodes: int, gpus: int) -> dict[str, Value]:
     ranks = nodes * gpus
     if nodes == 1:
         return {"all_reduce_inside_node": system.inside_short(gpus)}
-    rates = {size: ring_rate(ranks, size, system.ring, gpus) for size in SWEEP}
+    rates = {size: ring_rate(ranks, size, system.ring_at(nodes), gpus) for size in SWEEP}
     rows: list[dict[str, Any]] = [
         {"size": size, "busbw": rate, "rank_seconds": [1.0] * ranks,
          "seconds": 2 * (ranks - 1) / ranks * size / rate / 1e9}
