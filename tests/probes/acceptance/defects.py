@@ -482,8 +482,8 @@ def write_page() -> str:
             texts.append(f"{quantity(rates[name_of], unit)}{mark}")
         parts.append(_line([name, *texts, system.source]))
     parts.append(
-        "\nInside a node, 256 MiB is modelled: a step of a ring takes 14 us besides its bytes.\n"
-        "That is of four GPUs, which take 6 steps (Azure ND GB200 v6). Eight GPUs take 14 steps.\n"
+        "\nInside a node, 256 MiB is modelled: each step of a ring adds 14 us to the time of its\n"
+        "bytes, as with four GPUs and 6 steps (Azure ND GB200 v6). Eight GPUs take 14 steps.\n"
         "Limits of GPUs are shares of the figures in `reference_trainer/model/devices.toml`.\n"
         "*derived*: no other source has the figure, so a wrong one there is not seen. The other\n"
         "GPUs have figures of their own here:\n"

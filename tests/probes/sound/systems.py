@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from tests.support.public_series import P5_ALL_REDUCE, P5_ALLTOALL
 
-# What each of the 2 (n - 1) steps of a ring inside a node takes besides its bytes.  Four GPUs of a
-# GB200, so 6 steps, reach 593.5 GB/s at 256 MiB and 679.6 at 8 GB (Azure ND GB200 v6).  Eight B200,
-# so 14 steps, then reach 527 at 256 MiB, and eight H100 316.
+# What each of the 2 (n - 1) steps of a ring inside a node adds to the time of its bytes.  Four GPUs
+# of a GB200, so 6 steps, reach 593.5 GB/s at 256 MiB and 679.6 at 8 GB (Azure ND GB200 v6).  Eight
+# B200, so 14 steps, then reach 527 at 256 MiB, and eight H100 316.
 STEP_S = 14.3e-6
 
 
