@@ -2,8 +2,8 @@
 
 python -m tests.probes.acceptance.defects
 
-SYNTHETIC: speeds are those of sound clusters (tests/probes/sound/systems.py, devices.toml), times
-the factors of defects.toml.  Limits and judges are the product's own.
+SYNTHETIC: speeds are those of sound clusters (tests/probes/sound/systems.py), times the factors of
+defects.toml.  Limits and judges are the product's own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,17 @@ from reports.numbers import quantity
 from scaling.collectives.fault_search import search_rails
 from tests.probes.fabric.test_library_report import NAMES, gang, written
 from tests.probes.scaling.test_base_speed import on_gpu
-from tests.probes.sound.systems import INSIDE, MFU, SYSTEMS, TCP, TCP_ALLTOALL, System, newest
+from tests.probes.sound.systems import (
+    GPUS,
+    INSIDE,
+    MFU,
+    SYSTEMS,
+    TCP,
+    TCP_ALLTOALL,
+    Rates,
+    System,
+    newest,
+)
 from tests.recordings.generate.nccl_logs import Job
 from tests.support.controls import MemoryRecorder, recorder
 from tests.support.paths import REPO
@@ -47,9 +57,10 @@ TABLE = Path(__file__).with_name("defects.toml")
 SIZES = (64, 512)  # GPUs
 # Bytes: what latency, 64 and 256 MiB, and the plateau are judged by.
 SWEEP = [1 << power for power in (10, 20, 26, 28, 30, 31, 32, 33, 34)]
+RACK = 72  # GPUs of one NVLink domain at most; each domain has its own sweep
 SHORT = 2 << 30  # bytes: below the sizes whose busbw is judged
-# What sound GPUs reach where devices.toml has no figure of the model: 60 % of the data sheet for a
-# matrix product, as the slowest that is published; 82 % of what the PCIe link carries (Azure).
+# What sound GPUs reach where no source has a figure: of a matrix product 60 % of the data sheet, as
+# the slowest that is published.  Copies reach 82 % of what the PCIe link carries (Azure).
 OF_SHEET, OF_LINK = 0.60, 0.82
 C2C_GBS = 193.0  # copies of a GB200, which has no PCIe link to the host (Azure ND GB200 v6)
 # 8.8 GB a step at 7.9 GB/s, and 0.14 s of arithmetic on eight H100: the contract's own model.
@@ -138,6 +149,10 @@ class Fleet:
     @property
     def model(self) -> str:
         return str(self.contract.cluster.gpu_model)
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.gpus
 
     @property
     def fabric(self) -> str:
@@ -241,7 +256,7 @@ def _judge_fabric(name: str, size: int, network: Sequence[tuple[str, Any]]) -> M
 def judge_fabric(fleet: Fleet, defect: Defect) -> MemoryRecorder:
     """Let FABRIC's judges judge a sweep, rails, pairs and collectives of this fleet."""
     measure, system = Silent(fleet.contract, "p", "FABRIC"), fleet.system
-    inside = system.inside_short * defect.inside
+    inside = system.inside_short(fleet.gpus) * defect.inside
     names = [f"n{at}" for at in range(fleet.nodes)]
     few = names[:4]
     parts = InsideSpeeds(
@@ -261,19 +276,23 @@ def judge_fabric(fleet: Fleet, defect: Defect) -> MemoryRecorder:
         found = search_rails([links.nodes], links.meet, every, MIN_RATIO)
         judge.judge_slowest_pair(found, measure)
     if system.nvlink:
-        rows = make_rows(fleet, system.nvlink * defect.inside, defect)
+        ranks = min(fleet.ranks, RACK)
+        rows = make_rows(ranks, ranks, system.nvlink * defect.inside, defect)
         speeds.record_nvlink({"NVLink": replace(run, rows=rows, sent={})}, {}, measure)
     if fleet.fabric == RDMA and not defect.gdr:
         judge.judge_transport(replace(run, library=read_log(fleet, defect.gdr)), RDMA, measure)
     return measure
 
 
-def make_rows(fleet: Fleet, link: float, defect: Defect) -> list[dict[str, Any]]:
-    """Model the sweep of an all-reduce whose slowest link has this rate (GB/s)."""
-    ranks, rows = fleet.nodes * fleet.gpus, list[dict[str, Any]]()
+def make_rows(ranks: int, inside: int, link: float, defect: Defect) -> list[dict[str, Any]]:
+    """Model the sweep of an all-reduce whose slowest link has this rate (GB/s).
+
+    So many ranks `inside` reach each other by NVLink.
+    """
+    rows = list[dict[str, Any]]()
     for size in SWEEP:
         slowed = defect.short if size < SHORT else 1.0
-        rate = ring_rate(ranks, size, link, fleet.gpus) / slowed
+        rate = ring_rate(ranks, size, link, inside) / slowed
         seconds = 2 * (ranks - 1) / ranks * size / rate / 1e9
         each = {"size": size, "busbw": rate, "low": rate, "high": rate, "seconds": seconds}
         counts = {"algbw": size / seconds / 1e9, "count": size // 4, "elements": size // 4}
@@ -285,9 +304,8 @@ def make_rows(fleet: Fleet, link: float, defect: Defect) -> list[dict[str, Any]]
 def make_run(fleet: Fleet, defect: Defect, names: list[str]) -> SweepResult:
     """Model the sweep, and the bytes that each node counts on each of its rails."""
     share = defect.rails * (1 - defect.idle / fleet.rails) * defect.admitted
-    rows = make_rows(
-        fleet, min(fleet.system.ring * share, fleet.system.inside * defect.inside), defect
-    )
+    link = min(fleet.system.ring_at(fleet.nodes) * share, fleet.system.inside * defect.inside)
+    rows = make_rows(fleet.ranks, fleet.gpus, link, defect)
     ranks = [name for name in names for _ in range(fleet.gpus)]
     run = SweepResult(len(ranks), "nccl", rows, {}, rank_nodes=ranks)
     sent = round(run.expected_bytes)
@@ -356,15 +374,19 @@ def judge_scaling(fleet: Fleet, defect: Defect) -> MemoryRecorder:
 
 @cache
 def sound_rates(model: str) -> dict[str, float]:
-    """Return what sound GPUs of a model reach: TFLOP/s, and GB/s."""
-    device = find_device(model)
+    """Return what sound GPUs of a model reach: TFLOP/s, and GB/s; without a source, as derived."""
+    device, known = find_device(model), find_rates(model)
     assert device is not None
     generation, lanes = device.pcie or (0, 0)
     copies = OF_LINK * LANE_GBS[generation] * lanes if lanes else C2C_GBS
-    gemm = (
-        device.reached["gemm"][0] if "gemm" in device.reached else OF_SHEET * (device.tflops or 0)
-    )
-    return {"gemm": gemm, "hbm": device.reached["hbm"][0], "h2d": copies, "d2h": copies}
+    gemm = known.gemm if known else OF_SHEET * (device.tflops or 0)
+    hbm = known.hbm if known else device.reached["hbm"][0]
+    return {"gemm": gemm, "hbm": hbm, "h2d": copies, "d2h": copies}
+
+
+def find_rates(model: str) -> Rates | None:
+    """Find what a source that devices.toml does not have says of a GPU."""
+    return next((GPUS[word] for word in model.split() if word in GPUS), None)
 
 
 def judge_work(contract: Contract, gpus: int, defect: Defect) -> Any:
@@ -439,6 +461,7 @@ def write_page() -> str:
         "contract",
         "ring",
         "inside a node, 8 GB",
+        "256 MiB",
         "MFU",
         "GEMM",
         "memory",
@@ -448,13 +471,27 @@ def write_page() -> str:
     for name in CONTRACTS:
         fleet = fleet_of(name, SIZES[0])
         system, rates = fleet.system, sound_rates(fleet.model)
-        figures = (system.ring, "GB/s"), (system.inside, "GB/s"), (system.mfu, "ratio")
-        figures += (rates["gemm"], "TFLOP/s"), (rates["hbm"], "GB/s")  # type: ignore[assignment]
-        texts = [quantity(value, unit) if value else "-" for value, unit in figures]
+        short = system.inside_short(fleet.gpus)
+        rings = [system.ring_at(fleet_of(name, size).nodes) for size in SIZES]
+        figures = (system.inside, "GB/s"), (short, "GB/s")
+        figures += ((system.mfu, "ratio"),)  # type: ignore[assignment]
+        both = [quantity(ring, "GB/s") if ring else "-" for ring in dict.fromkeys(rings)]
+        texts = [" to ".join(both), *(quantity(value, unit) for value, unit in figures)]
+        mark = "" if find_rates(fleet.model) else " (derived)"
+        for name_of, unit in (("gemm", "TFLOP/s"), ("hbm", "GB/s")):
+            texts.append(f"{quantity(rates[name_of], unit)}{mark}")
         parts.append(_line([name, *texts, system.source]))
     parts.append(
-        "\nA ring inside a node has 87 % of this at 256 MiB, as on a GB200 (Azure ND GB200 v6).\n"
-        "`reference_trainer/model/devices.toml` has the figures of GPUs, and their sources.\n"
+        "\nInside a node, 256 MiB is modelled: each step of a ring adds 14 us to the time of its\n"
+        "bytes, as with four GPUs and 6 steps (Azure ND GB200 v6). Eight GPUs take 14 steps.\n"
+        "Limits of GPUs are shares of the figures in `reference_trainer/model/devices.toml`.\n"
+        "*derived*: no other source has the figure, so a wrong one there is not seen. The other\n"
+        "GPUs have figures of their own here:\n"
+        "\n"
+    )
+    parts += [f"- {name}: {one.source}.\n" for name, one in GPUS.items()]
+    parts.append(
+        "\nHost copies reach 82 % of what the PCIe link carries (Azure).\n"
         "`ethernet` orders no machines: eight H100 a node are assumed.\n"
     )
     return "".join(parts)

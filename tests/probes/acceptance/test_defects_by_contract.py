@@ -6,23 +6,31 @@ import numpy as np
 import pytest
 
 from probes.hosts.compute_judge import COMPARED
-from reports.measurement import Limit, Verdict
-from reports.numbers import Value
+from reference_trainer.model.devices import read_devices
+from reports.measurement import Measurement, Verdict
 from scaling.collectives.fault_search import typical_speed
+from scaling.collectives.sweep import plateau_rows
 from tests.probes.acceptance.defects import (
     CONTRACTS,
     PAGE,
+    RACK,
     SIZES,
+    SOUND,
     Cell,
+    Fleet,
     cells,
+    fleet_of,
     judge_cell,
+    make_rows,
     read_defects,
     write_page,
 )
+from tests.probes.sound.systems import GPUS
 
 DEFECTS = read_defects()
 FLEETS, FOUND = 100, 0.95
-SWEEP = {"busbw", "nvlink_busbw"}  # the second lowest of four sizes is judged
+CLOSE = 0.10  # of sound fleets: so many may have a MARGINAL measure by chance
+SWEEP = {"busbw", "nvlink_busbw"}
 NOISY = {"GB/s", "TFLOP/s"}
 
 
@@ -53,6 +61,24 @@ def test_a_green_cell_has_its_reason_and_the_report_says_it(defect: str) -> None
     assert silent == []
 
 
+def test_an_nvlink_domain_has_one_rack_of_a_large_fleet() -> None:
+    few, many = (judge_cell("gb200-nvl72", "sound", size) for size in SIZES)
+    assert few
+    assert many
+    assert many.worst["busbw"].value < few.worst["busbw"].value  # type: ignore[operator]
+    rates = [float(cell.worst["nvlink_busbw"].value or 0) for cell in (few, many)]
+    assert rates == pytest.approx([800, 800], rel=0.02)
+
+
+def test_the_figures_of_the_limits_agree_with_other_sources() -> None:
+    """A typing error in devices.toml is seen; sources differ most on a B200's memory."""
+    for model, sound in GPUS.items():
+        reached = read_devices()[model].reached
+        rates = {"gemm": sound.gemm, "hbm": sound.hbm}
+        shares = {name: rate / reached[name][0] for name, rate in rates.items()}
+        assert all(0.95 < share < 1.25 for share in shares.values()), (model, shares)
+
+
 def test_a_spread_of_marginal_measures_is_refused() -> None:
     cell = judge_cell("a3-ultra", "nvlink_80", 64)
     assert cell
@@ -60,20 +86,61 @@ def test_a_spread_of_marginal_measures_is_refused() -> None:
     assert str(Cell(cell.worst, "", 1)) == "red (all_reduce_inside_node)"
 
 
-def draw(name: str, value: float, size: int, seed: int) -> float:
-    """Draw what a fleet with a spread of 1, 2 or 3 % would have: of GPUs the slowest is judged."""
-    chance, spread = np.random.default_rng([size, seed]), 0.01 * (1 + seed % 3)
+# Of GPUs, and of a figure of the network, which is the slowest of all its links: their spread is
+# within it.  The same ring differs by 1 % or less: 475 to 480 GB/s on single nodes of five parties
+# (Azure twice, nccl-tests 272, 290 and 309), 355 to 357 on 4, 8 and 16 nodes of AWS p5 at 8 GiB.
+GPU_SPREADS, NETWORK_SPREADS = (0.01, 0.02, 0.03), (0.005, 0.0075, 0.01)
+
+
+def draw(name: str, value: float, fleet: Fleet, seed: int) -> float:
+    """Draw what a fleet with a small or a large spread would have: the slowest of many is judged.
+
+    Of busbw it is the (lower) median of the sizes that are judged for so many ranks.
+    """
+    chance = np.random.default_rng([fleet.ranks, seed, *name.encode()])
     if name in SWEEP:
-        return value * float(np.sort(chance.normal(1, spread, 4))[1])
-    return value * float(chance.normal(1, spread, size if "busbw" not in name else 1).min())
+        ranks = fleet.ranks if name == "busbw" else min(fleet.ranks, RACK)
+        count = len(plateau_rows(make_rows(ranks, ranks, 100.0, SOUND)))
+        drawn = np.sort(chance.normal(1, NETWORK_SPREADS[seed % 3], count))[(count - 1) // 2]
+    elif name == "all_reduce_inside_node":
+        drawn = chance.normal(1, NETWORK_SPREADS[seed % 3], fleet.nodes).min()
+    elif "busbw" in name:
+        drawn = chance.normal(1, NETWORK_SPREADS[seed % 3])
+    else:
+        drawn = chance.normal(1, GPU_SPREADS[seed % 3], fleet.ranks).min()
+    return value * float(drawn)
 
 
-def sees(name: str, value: Value, limit: Limit | None, size: int, seed: int) -> bool:
+def judge_drawn(one: Measurement, fleet: Fleet, seed: int) -> Verdict:
     """Judge one measure of a drawn fleet; what is counted has no spread."""
-    assert limit is not None
-    if limit.unit in NOISY and isinstance(value, float):
-        value = draw(name, value, size, seed)
-    return limit.judge(value) is not Verdict.PASS
+    assert one.limit is not None
+    value = one.value
+    if one.limit.unit in NOISY and isinstance(value, float):
+        value = draw(one.name, value, fleet, seed)
+    return one.limit.judge(value)
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+@pytest.mark.parametrize("size", SIZES)
+def test_a_sound_fleet_with_a_spread_is_accepted(contract: str, size: int) -> None:
+    cell, fleet = judge_cell(contract, "sound", size), fleet_of(contract, size)
+    assert cell
+    judged = [one for one in cell.worst.values() if one.limit is not None]
+    verdicts = [[judge_drawn(one, fleet, at) for one in judged] for at in range(FLEETS)]
+    assert not any(Verdict.FAIL in each for each in verdicts)
+    close = [each.count(Verdict.MARGINAL) for each in verdicts]
+    assert max(close) <= 1
+    assert sum(close) <= CLOSE * FLEETS
+
+
+def test_the_draw_has_as_many_sizes_as_are_judged() -> None:
+    """Of 64 ranks the median of four sizes hides one low size; of 512 only 16 GiB is judged."""
+    few, many = (
+        [draw("busbw", 1.0, fleet_of("h100-ndr400", size), 3 * at + 2) for at in range(FLEETS)]
+        for size in SIZES
+    )
+    assert np.std(few) < 0.8 * np.std(many)
+    assert np.std(many) == pytest.approx(0.01, rel=0.25)
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
@@ -83,11 +150,14 @@ def test_a_defect_that_is_not_green_is_found_in_simulated_fleets(defect: str) ->
         if cell.is_green:
             continue
         names = cell.names(Verdict.FAIL, Verdict.MARGINAL)
-        ones = [(name, cell.worst[name].value, cell.worst[name].limit) for name in names]
+        ones, fleet = [cell.worst[name] for name in names], fleet_of(contract, size)
         if DEFECTS[defect].one_gpu < 1:
             found = sum(is_alone_slow(DEFECTS[defect].one_gpu, size, at) for at in range(FLEETS))
         else:
-            found = sum(any(sees(*one, size, at) for one in ones) for at in range(FLEETS))
+            found = sum(
+                any(judge_drawn(one, fleet, at) is not Verdict.PASS for one in ones)
+                for at in range(FLEETS)
+            )
         if found < FOUND * FLEETS:
             missed[contract, size] = found
     assert missed == {}

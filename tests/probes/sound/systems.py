@@ -11,17 +11,31 @@ from dataclasses import dataclass
 
 from tests.support.public_series import P5_ALL_REDUCE, P5_ALLTOALL
 
+# What each of the 2 (n - 1) steps of a ring inside a node adds to the time of its bytes.  Four GPUs
+# of a GB200, so 6 steps, reach 593.5 GB/s at 256 MiB and 679.6 at 8 GB (Azure ND GB200 v6).  Eight
+# B200, so 14 steps, then reach 527 at 256 MiB, and eight H100 316.
+STEP_S = 14.3e-6
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What sound GPUs of a model reach, not taken from devices.toml: TFLOP/s in bf16, GB/s."""
+
+    gemm: float
+    hbm: float
+    source: str
+
 
 @dataclass(frozen=True)
 class System:
     """Figures of one kind of cluster, in GB/s where nothing else is said, and their source.
 
-    `ring`: an all-reduce by a ring, of few nodes.  `alltoall` is by nodes; more nodes count as the
-    most that were measured.  `inside`: an all-reduce of 8 GB inside one node.  `efficiency` is by
-    nodes.
+    `ring`: an all-reduce by a ring, of few nodes or by nodes.  `alltoall` is by nodes; more nodes
+    count as the most that were measured.  `inside`: an all-reduce of 8 GB inside one node.
+    `efficiency` is by nodes.
     """
 
-    ring: float
+    ring: float | Mapping[int, float]
     alltoall: Mapping[int, float]
     inside: float
     mfu: float
@@ -30,10 +44,14 @@ class System:
     efficiency: Mapping[int, float] | None = None
     sizes: tuple[int, ...] = (2, 8, 16, 64)  # nodes
 
-    @property
-    def inside_short(self) -> float:
-        """The all-reduce inside one node at 256 MiB: 594 of 680 GB/s on a GB200."""
-        return 0.874 * self.inside
+    def ring_at(self, nodes: int) -> float:
+        """Return the rate of a ring over so many nodes."""
+        return self.ring if isinstance(self.ring, float | int) else newest(self.ring, nodes)
+
+    def inside_short(self, gpus: int) -> float:
+        """Model the all-reduce of 256 MiB inside one node of so many GPUs."""
+        sent = 2 * (gpus - 1) / gpus * (256 << 20)
+        return sent / (sent / self.inside / 1e9 + 2 * (gpus - 1) * STEP_S) / 1e9
 
 
 def newest(series: Mapping[int, float], nodes: int) -> float:
@@ -52,11 +70,38 @@ DENSE = {1: 1.0, 2: 0.98, 8: 0.97, 16: 0.96, 64: 0.93}
 #   all-to-all: as on AWS p5; 76.5 at two nodes on NVIDIA's own (nccl-tests#130).
 #   MFU: of a 1B model on eight H100 (llm-foundry); of this load on one H200; of Llama 3 70B on
 #   eight B200 (newmind.ai, journal 18).
+#   GEMM: a product of 8192 rows reaches 84 % of the best shape's rate (668 by this test of 794.5 on
+#   one H200); best shapes of stas00/ml-engineering.  HBM: a copy of this test moves 87 % of the
+#   data sheet's rate on one H200 (4,197 of 4,800).
+OF_BEST, OF_HBM = 668 / 794.5, 4197 / 4800
+GPUS = {
+    "H100": Rates(
+        OF_BEST * 794.5, OF_HBM * 3350,
+        "84 % of the best shape's 794.5 TFLOP/s (stas00/ml-engineering), 87 % of the data sheet's "
+        "3350 GB/s: the shares of one H200",
+    ),
+    "H200": Rates(
+        668, 4197,
+        "measured by this test on one H200; its FP8, 1252 TFLOP/s, is what Azure's reach (1269)",
+    ),
+    "B200": Rates(
+        OF_BEST * 1745, 7350,
+        "84 % of the best shape's 1745 TFLOP/s (stas00/ml-engineering); the memory of a GB200 "
+        "(Azure ND GB200 v6)",
+    ),
+    "GB200": Rates(
+        OF_BEST * 1822, 7140,
+        "84 % of the best shape's 1822 TFLOP/s (stas00/ml-engineering); a triad on a GB300, which "
+        "has the same memory (KernelAgent-Oink)",
+    ),
+}  # fmt: skip
 INSIDE = {"H100": 365.0, "B200": 680.0}
 MFU = {"H100": 0.42, "H200": 0.412, "B200": 0.38}
 NDR = "a ring over two NDR nodes keeps 46 to 48 GB/s of each NIC (nccl-tests 290)"
 GOOGLE = "an all-gather of 8 GB on Google's own machines"
 TCP = "NCCL over TCP reaches 60 % of the wire and more; the rest is modelled"
+# At 8 GiB, by nodes.  Two nodes count as four: on two NCCL takes a tree, which is faster.
+P5_RING = {nodes: P5_ALL_REDUCE[max(nodes, 4)][-1] for nodes in P5_ALL_REDUCE}
 SYSTEMS = {
     "h100-ndr400": System(368, P5_ALLTOALL, INSIDE["H100"], MFU["H100"], NDR),
     "h200-ndr400": System(368, P5_ALLTOALL, INSIDE["H100"], MFU["H200"], NDR),
@@ -65,8 +110,8 @@ SYSTEMS = {
     ),
     "a3-ultra": System(335.7, P5_ALLTOALL, INSIDE["H100"], MFU["H200"], GOOGLE),
     "p5-efa": System(
-        P5_ALL_REDUCE[8][-1], P5_ALLTOALL, INSIDE["H100"], MFU["H100"],
-        "8 GiB on 8 nodes (crazyguitar/aws-gpu-communication-benchmark)",
+        P5_RING, P5_ALLTOALL, INSIDE["H100"], MFU["H100"],
+        "8 GiB on 8 and on 32 nodes (crazyguitar/aws-gpu-communication-benchmark)",
     ),
     "a3-mega-tcpxo": System(
         188.7, {n: rate / 2 for n, rate in P5_ALLTOALL.items()}, INSIDE["H100"], MFU["H100"],
@@ -78,7 +123,8 @@ SYSTEMS = {
     ),
     "gb200-nvl72": System(
         192, P5_ALLTOALL, INSIDE["B200"], MFU["B200"],
-        "NDR NICs, each at 96 % (lixueduan); a rack's NVLink 811 (CoreWeave)", nvlink=811,
+        "NDR NICs, each at 96 % (lixueduan); two nodes' NVLink 811 (lixueduan), a rack's 837 to "
+        "847 (CoreWeave)", nvlink=811,
     ),
     "l40s-ethernet": System(
         7.9, TCP_ALLTOALL, 20, 0.2, TCP, efficiency=TCP_EFFICIENCY, sizes=(2, 8)
