@@ -321,7 +321,7 @@ def _node_lines(nodes: list[Facts]) -> Iterator[Line]:
 
 
 def _gpu_lines(nodes: list[Facts]) -> Iterator[Line]:
-    """Yield the GPUs of the best node: other models that a run saw may be what nobody ordered."""
+    """Yield the GPUs of the best node: other models that a run saw may not be ordered."""
     gpus = [(_text(fact.get("name")), _list(fact.get("gpus"))) for fact in nodes]
     count = max(len(found) for _, found in gpus)
     fewer = ", ".join(f"{len(found)} on {name}" for name, found in gpus if len(found) < count)

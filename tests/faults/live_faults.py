@@ -312,12 +312,7 @@ def links_are_kept(lab: Lab, record: RunRecord, trial: Trial) -> None:
 SAME_ADDRESS = Case(
     "duplicate-address 1 2", {"FAB-DUPLICATE-ADDRESS"}, ["node1", "node2"], ["10.77.0.2"], times=5
 )
-NEAR_LINKS = (
-    "lose-to-two 1 2 3 0.01",
-    "lose-packets 1 sends 0.01",
-    "lose-packets 2 receives 0.01",
-    "slow-link 1 950mbit",
-)
+NEAR_LINKS = ("lose-packets 1 sends 0.01", "lose-packets 2 receives 0.01", "slow-link 1 950mbit")
 LINKS = [
     replace(SAME_ADDRESS, times=1, in_make_test=True),
     SAME_ADDRESS,
