@@ -147,13 +147,13 @@ def control_bad_base(
     judge_speed(bad, limited, trial)
     judge_training(bad, trial, node_count_text(1))
     without = {check.MFU, check.TOKENS_PER_S} - {test.name for test in limited}
-    seen_slow = all(test.fails(bad) for test in limited)  # of each kind of GPU
     for name, fault in faults.items():
         unlimited = name == check.SLOW_BASE and not limited
         saw = "one node's speed has no limit: set [SCALING.tokens_per_s]" if unlimited else ""
         if name == check.TRAINED_APART and alone and len(base.steps) < 2:
             saw = "the job has only one rank"
-        shown, red = None if saw else trial, name != check.SLOW_BASE or seen_slow
+        shown = None if saw else trial
+        red = name != check.SLOW_BASE or all(test.fails(bad) for test in limited)  # of each kind
         rig.measure.control(name, fault, shown, located=red, saw=saw, without=without)
 
 

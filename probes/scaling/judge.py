@@ -229,9 +229,8 @@ def _slow_alone(base: Rung) -> Iterator[_SlowPart]:
     """
     found = [one for kind in base.kinds() for one in breakdown.slowest_nodes(kind)]
     for node, excess in sorted(found, key=lambda one: -one[1]):
-        than = f"{percent(excess)} longer than that of the median node"
-        than += " with the same GPUs" if base.gpus else ""
-        message = f"a step on {node} alone takes {than}"
+        than = f"longer than that of the median node{' of its kind' * bool(base.gpus)}"
+        message = f"a step on {node} alone takes {percent(excess)} {than}"
         yield _SlowPart(f"{node} alone", excess, message, [node])
 
 

@@ -142,12 +142,13 @@ class NewJudge:
     def _measured_otherwise(self, criterion: str, measure: Check) -> str:
         """Describe the terms of its measurement that differ now; "" if there are none.
 
-        Its own order is left out: the value is judged by it, also if the old order differed.
+        Its own order is left out: the value is judged by it, also if the old order differed. So is
+        another name of all GPUs: nodes are compared by kind only where a table orders kinds.
         """
-        if not self.other:
-            return ""
-        depends = measures_by_term()
-        keys = [key for key in self.other if key not in (measure.ordered_by, "nodes_at_most")]
+        depends, left_out = measures_by_term(), {measure.ordered_by, "nodes_at_most"}
+        models = self.old.get("gpu_model"), self.contract.cluster.gpu_model
+        left_out |= set() if dict in map(type, models) else {"gpu_model"}
+        keys = [key for key in self.other if key not in left_out]
         keys = [key for key in keys if measure in depends[key][criterion]]
         return "; ".join(self._describe_change(key) for key in keys)
 

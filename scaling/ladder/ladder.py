@@ -175,10 +175,9 @@ class Rung:
 
     def kinds(self) -> list[dict[str, float]]:
         """Return the mean seconds of a step by node, for the nodes of each kind of GPU."""
-        kinds: dict[Any, dict[str, float]] = {}
-        for node, seconds in self.node_seconds().items():
-            kinds.setdefault(self.gpus.get(node), {})[node] = seconds
-        return [*kinds.values()]
+        node_s = self.node_seconds()
+        kinds = group_pairs((self.gpus.get(node), node) for node in node_s)
+        return [{node: node_s[node] for node in kind} for kind in kinds.values()]
 
     def of_kinds(self, rung: Rung) -> Rung:
         """Reduce the rung of one node to the nodes with the same GPUs as a node of `rung`."""
