@@ -119,7 +119,9 @@ def test_a_node_is_compared_with_the_nodes_of_its_own_kind(
     times: tuple[float, ...], slow: list[str]
 ) -> None:
     whole = Cluster(nodes=6, steps=8, seed=3)
-    gpus = {f"node{at}": A100 if at < 4 else H100 for at in range(6)}
+    gpus: dict[str, tuple[str, float | None]] = {
+        f"node{at}": A100 if at < 4 else H100 for at in range(6)
+    }
     steps = [
         [slower(step, by) for step in mine]
         for by, mine in zip(times, whole.base().steps, strict=True)

@@ -237,7 +237,9 @@ def test_a_node_with_different_gpus_is_of_none_of_their_kinds(
 
 def test_the_base_of_several_kinds_is_the_median_node_of_the_slowest() -> None:
     steps = [[Step(seconds, {"forward": seconds})] for seconds in (1, 1, 1, 1, 4, 5, 9)]
-    gpus = {node: ("H200", 9.0) if node < "e" else ("L40S", 3.0) for node in "abcdefg"}
+    gpus: dict[str, tuple[str, float | None]] = {
+        node: ("H200", 9.0) if node < "e" else ("L40S", 3.0) for node in "abcdefg"
+    }
     alone = Rung(1, [*"abcdefg"], steps, 1024, 0, gpus=gpus)
     assert (alone.seconds, alone.tokens_per_s) == (5, 1024 / 5)
     assert replace(alone, gpus={}).seconds == 1
