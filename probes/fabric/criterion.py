@@ -107,7 +107,7 @@ ALLTOALL_BUSBW = Check(
 )
 ALL_REDUCE_INSIDE_NODE = Check(
     "all_reduce_inside_node", "GB/s", better="higher", when=RANKS_INSIDE | ONE_NODE,
-    only_agreed=True, demanded=ONE_NODE,
+    only_agreed=True, demanded=ONE_NODE, depends=("gpu_model",),
     without_limit="only noted; UNPROVEN if one node was ordered",
     failing="all-reduce inside a node runs at {value}{on}",
 )
@@ -119,7 +119,7 @@ NVLINK_BUSBW = Check(
 ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS = default_check(
     "all_reduce_inside_node_against_others", "ratio",
     "nodes of one model have the same links between their GPUs, so their speeds are similar",
-    low=0.75, marginal_low=0.85, when=RANKS_INSIDE & SEVERAL_NODES,
+    low=0.75, marginal_low=0.85, when=RANKS_INSIDE & SEVERAL_NODES, depends=("gpu_model",),
     failing="all-reduce inside {subject} has {value} of a typical node's speed",
 )
 NETWORK = Check(
@@ -181,13 +181,13 @@ LOG_ERRORS = none_of(
 )
 RAILS = Check(
     "rails", "rails", from_run="[cluster] rails, or the rails of the best node", when=SEVERAL_RAILS,
-    depends=("rails", "line_rate_gbps"),
+    depends=("rails", "line_rate_gbps", "gpu_model",),
     failing="active rails at full speed{on}: {value}",
 )
 SLOWEST_RAIL = default_check(
     "slowest_rail", "ratio",
     "NCCL spreads its rings evenly over the rails of a node; 100 % is an equal share", low=0.7,
-    marginal_low=0.85, when=SEVERAL_RAILS, depends=("rails",),
+    marginal_low=0.85, when=SEVERAL_RAILS, depends=("rails", "gpu_model",),
     failing="a rail carries only {value} of an equal share{on}",
 )
 SLOW_GROUPS = none_of(

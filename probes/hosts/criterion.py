@@ -123,12 +123,13 @@ DUPLICATE_GPUS = none_of(
 DIFFERENCES = none_of(
     "differences", "differences",
     "a job needs the same Python, Ray, torch, CUDA, driver and kind of GPU on every node",
+    depends=("gpu_model",),
     failing="nodes differ in software or GPUs: {value}",
 )
 SYSTEM_DIFFERENCES = default_check(
     "system_differences", "differences",
     "nodes of one job need the same kernel, OFED, firmware and GPU settings", high=0,
-    depends=("agreed_differences",),
+    depends=("agreed_differences", "gpu_model",),
     failing="nodes differ in kernel, firmware or settings: {value}",
 )
 GPU_MODEL = ordered_part(

@@ -46,7 +46,7 @@ class SpeedTest:
     def part(self, rung: Rung) -> Rung:
         """Reduce the rung to the nodes that the test judges."""
         own = [node for node, (device, _) in rung.gpus.items() if device == self.device]
-        return only(rung, *own) if own else rung
+        return rung.only(*own) if own else rung
 
     def read(self, rung: Rung) -> tuple[float | None, str]:
         """Read the rung's value; return (value, ""), or (None, reason)."""
@@ -95,7 +95,7 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
         measure(test.name, value, on=where, limit=test.limit, samples=timed, note=note)
         cover_alike(measure, "GPUs", {test.name: test.limit} if test.name == check.MFU else {})
         if test.name == check.MFU and len({*part.nodes}) > 1:
-            shares = {name: test.read(only(part, name))[0] or 0.0 for name in part.nodes}
+            shares = {name: test.read(part.only(name))[0] or 0.0 for name in part.nodes}
             slowest = min(shares, key=lambda name: shares[name])
             measure.note("mfu_of_slowest_node", shares[slowest], "ratio", on=slowest)
         if test.limit is None:
@@ -103,7 +103,7 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
             remedy = f": set [SCALING.{test.name}] in the contract" if measure.row.required else ""
             measure.covered(words + remedy)
         elif value is not None and test.fails(part):
-            slow = [name for name in dict.fromkeys(part.nodes) if test.fails(only(part, name))]
+            slow = [name for name in dict.fromkeys(part.nodes) if test.fails(part.only(name))]
             words = f"training on one node is too slow ({join_names(slow)}): "
             words += "MFU " * (test.name == check.MFU)
             observed = quantity(value, test.limit.unit)
@@ -116,16 +116,6 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
         measure.note(check.MFU, base.mfu, "ratio", on=on)
 
 
-def only(base: Rung, *chosen: str) -> Rung:
-    """Reduce the rung to the ranks of these nodes, which have the same GPUs."""
-    ranks = [rank for rank, name in enumerate(base.nodes) if name in chosen]
-    nodes, steps = [base.nodes[rank] for rank in ranks], [base.steps[rank] for rank in ranks]
-    device, peak = base.gpus.get(chosen[0], (base.devices, base.peak_flops))
-    part = replace(base, nodes=nodes, steps=steps, devices=device, peak_flops=peak)
-    tokens = base.tokens_per_rank * len(part.judged_steps)  # another node may have fewer GPUs
-    return replace(part, tokens_per_step=tokens)
-
-
 def control_bad_base(
     rig: LadderRig, config: TrainConfig, base: Rung, tests: Sequence[SpeedTest], alone: bool = False
 ) -> None:
@@ -134,8 +124,7 @@ def control_bad_base(
     One run has all three faults; each is judged by a measure of its own.  `alone`: one node was
     ordered, and the halves of its ranks train separately.
     """
-    step_s = SLOWED_BY * max(1.0, *(test.slack(base) for test in tests)) * base.seconds
-    delay = step_s - base.seconds
+    delay = max((SLOWED_BY * max(1.0, t.slack(base)) - 1) * t.part(base).seconds for t in tests)
     stall = f"data:rank=0:seconds={delay}"
     planted = replace(config, steps=SLOWED_STEPS, stall=stall, lr=EXPLODING, clip=EXPLODING)
     apart = "each node trains alone, instead of all nodes in one job"
@@ -163,7 +152,9 @@ def control_bad_base(
         saw = "one node's speed has no limit: set [SCALING.tokens_per_s]" if unlimited else ""
         if name == check.TRAINED_APART and alone and len(base.steps) < 2:
             saw = "the job has only one rank"
-        rig.measure.control(name, fault, None if saw else trial, saw=saw, without=without)
+        shown = None if saw else trial
+        red = name != check.SLOW_BASE or all(test.fails(bad) for test in limited)  # of each kind
+        rig.measure.control(name, fault, shown, located=red, saw=saw, without=without)
 
 
 SAVES, SAVE_GAP = 3, 4  # number of saves that are judged, and steps between two saves

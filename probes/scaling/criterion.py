@@ -29,7 +29,7 @@ EFFICIENCY = Check(
 # Both are of the median node, running alone.  Without an agreed limit `mfu` gets a limit derived
 # from the GPU's name.
 MFU = Check(
-    "mfu", "ratio", derived_in_run=True, better="higher", when=~SPEED_IN_TOKENS,
+    "mfu", "ratio", derived_in_run=True, better="higher", when=~SPEED_IN_TOKENS, depends=("gpu_model",),
     without_limit="75 % of the MFU that is known for the GPU model; UNPROVEN if none is "
     "known and `tokens_per_s` is not agreed",
 )
@@ -62,7 +62,7 @@ WALL_GAP = fixed_check(
 STRAGGLER = default_check(
     "straggler", "ratio",
     "ranks with equal work differ only by noise; a rank that makes all others wait for 15 % of a "
-    "step is a fault", high=0.15, marginal_high=0.1,
+    "step is a fault", high=0.15, marginal_high=0.1, depends=("gpu_model",),
     failing="a rank or node is slower than the others, by {value} of a step{on}",
 )
 CHECKPOINT_OVERHEAD = default_check(

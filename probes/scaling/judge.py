@@ -213,7 +213,7 @@ def find_stragglers_beyond(rungs: Sequence[Rung], limit: Limit | None) -> Iterat
 class _SlowPart:
     """A node or a rank, and the share by which it is slower than the median one.
 
-    For a node `share` is relative to the median node's step, for a rank to the mean step.
+    For a node `share` is relative to the median node of its kind, for a rank to the mean step.
     """
 
     subject: str
@@ -223,10 +223,14 @@ class _SlowPart:
 
 
 def _slow_alone(base: Rung) -> Iterator[_SlowPart]:
-    """List each node of the base rung, where it runs alone, slowest first."""
-    for node, excess in breakdown.slowest_nodes(base.node_seconds()):
-        than = f"{percent(excess)} longer than that of the median node"
-        message = f"a step on {node} alone takes {than}"
+    """List each node of the base rung, where it runs alone, slowest first.
+
+    It is compared with the nodes that have the same GPUs.
+    """
+    found = [one for kind in base.kinds() for one in breakdown.slowest_nodes(kind)]
+    for node, excess in sorted(found, key=lambda one: -one[1]):
+        than = f"longer than that of the median node{' of its kind' * bool(base.gpus)}"
+        message = f"a step on {node} alone takes {percent(excess)} {than}"
         yield _SlowPart(f"{node} alone", excess, message, [node])
 
 

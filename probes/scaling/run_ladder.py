@@ -289,7 +289,7 @@ def worst_run(ladders: Sequence[LadderRun]) -> tuple[LadderRun, list[list[Rung]]
 
 def top_efficiency(rungs: Sequence[Rung]) -> float:
     """Compute the efficiency of the largest rung."""
-    return rungs[0].seconds / rungs[-1].seconds
+    return rungs[0].of_kinds(rungs[-1]).seconds / rungs[-1].seconds
 
 
 def is_stuck(gang: Gang, replays: Mapping[int, Replay], nodes: Sequence[int]) -> bool:

@@ -142,13 +142,14 @@ class NewJudge:
     def _measured_otherwise(self, criterion: str, measure: Check) -> str:
         """Describe the terms of its measurement that differ now; "" if there are none.
 
-        Its own order is left out: the value is judged by it, also if the old order differed.
+        Its own order is left out: the value is judged by it, also if the old order differed. So is
+        another name of all GPUs: nodes are compared by kind only where a table orders kinds.
         """
-        if not self.other:
-            return ""
-        depends = measures_by_term()
-        own = {measure.ordered_by, "nodes_at_most" if self.old.get("nodes_at_most") else ""}
-        keys = [key for key in self.other if key not in own]
+        depends, left_out = measures_by_term(), {measure.ordered_by}
+        left_out |= {"nodes_at_most"} if self.old.get("nodes_at_most") else set()
+        models = self.old.get("gpu_model"), self.contract.cluster.gpu_model
+        left_out |= set() if dict in map(type, models) else {"gpu_model"}
+        keys = [key for key in self.other if key not in left_out]
         keys = [key for key in keys if measure in depends[key][criterion]]
         return "; ".join(self._describe_change(key) for key in keys)
 

@@ -16,6 +16,7 @@ from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import train_rank
 from reference_trainer.model.size import estimate_memory, flops_per_token
 from reference_trainer.process_group import drop_group, joins
+from reports.groups import group_pairs
 from reports.numbers import quantity
 from scaling.bounds import Count, CountOrZero, Part, Seconds
 from scaling.ladder import step_breakdown
@@ -99,13 +100,14 @@ class Rung:
     off_fabric: dict[str, str] = field(default_factory=dict)
     # Seconds of each step in the rung's other runs; empty if it was run once.
     other_runs: list[list[Seconds]] = field(default_factory=list)
+    # By node, where nodes have different GPUs: the names of its GPUs, and the FLOP/s of each; None
+    # if that is unknown, or the node's GPUs differ.
+    gpus: dict[str, tuple[str, float | None]] = field(default_factory=dict)
     # The fields below are not written to a ladder.json.
     flops: Annotated[float, Unsaved] = 0.0  # FLOPs of forward and backward per token
     # FLOP/s of a rank's GPU; None if unknown or not the same for all. `devices` are the GPU names.
     peak_flops: Annotated[float | None, Unsaved] = None
     devices: Annotated[str, Unsaved] = ""
-    # By node, where nodes have different GPUs: the name of its GPUs, and the FLOP/s of each.
-    gpus: Annotated[dict[str, tuple[str, float | None]], Unsaved] = field(default_factory=dict)
     # Largest ratio over ranks of peak memory in use to what was estimated before the first step.
     memory_ratio: Annotated[float | None, Unsaved] = None
     # By rank: the trainer's records of its saves.
@@ -164,10 +166,36 @@ class Rung:
     def median_node(self) -> list[list[Step]]:
         """Return the steps of the ranks on the node with the median step time.
 
-        They are the base that larger rungs are compared with.
+        They are the base that larger rungs are compared with. Where nodes have different GPUs, it
+        is the median node of the slowest kind: in a larger job all ranks wait for that kind.
         """
+        kinds = [sorted(kind.items(), key=lambda one: one[1]) for kind in self.kinds()]
+        medians = [kind[(len(kind) - 1) // 2] for kind in kinds]
+        return self.steps_on(max(medians, key=lambda one: one[1])[0])
+
+    def kinds(self) -> list[dict[str, float]]:
+        """Return the mean seconds of a step by node, for the nodes of each kind of GPU."""
         node_s = self.node_seconds()
-        return self.steps_on(sorted(node_s, key=lambda name: node_s[name])[(len(node_s) - 1) // 2])
+        kinds = group_pairs((self.gpus.get(node), node) for node in node_s)
+        return [{node: node_s[node] for node in kind} for kind in kinds.values()]
+
+    def of_kinds(self, rung: Rung) -> Rung:
+        """Reduce the rung of one node to the nodes with the same GPUs as a node of `rung`."""
+        kinds = {self.gpus.get(node) for node in rung.nodes}
+        chosen = [node for node in self.nodes if self.gpus.get(node) in kinds]
+        return self if chosen == self.nodes else self.only(*chosen)
+
+    def only(self, *chosen: str) -> Rung:
+        """Reduce the rung of one node to the ranks of these nodes.
+
+        Its GPUs are those of the first of them. The other runs were of all nodes.
+        """
+        ranks = [rank for rank, name in enumerate(self.nodes) if name in chosen]
+        nodes, steps = [self.nodes[rank] for rank in ranks], [self.steps[rank] for rank in ranks]
+        device, peak = self.gpus.get(chosen[0], (self.devices, self.peak_flops))
+        part = dataclasses.replace(self, nodes=nodes, steps=steps, devices=device, peak_flops=peak)
+        tokens = self.tokens_per_rank * len(part.judged_steps)  # another node may have fewer GPUs
+        return dataclasses.replace(part, tokens_per_step=tokens, other_runs=[])
 
     def node_seconds(self) -> dict[str, float]:
         """Return the mean seconds of a step on each node."""
@@ -312,8 +340,10 @@ def _make_rung(
     results = [result for job in jobs for result in job]
     need = estimate_memory(config, config.shard or min(map(len, jobs)))
     jobs = [results] if as_one_job else jobs
-    peaks, names = ({one[key] for one in results} for key in ("peak_flops", "device_name"))
-    gpus = {n: (r["device_name"], r["peak_flops"]) for n, r in zip(nodes, results, strict=True)}
+    peak_of = {one["device_name"]: one["peak_flops"] for one in results}
+    found = group_pairs((n, one["device_name"]) for n, one in zip(nodes, results, strict=True))
+    kinds = {node: ", ".join(sorted({*devices})) for node, devices in found.items()}
+    peaks, gpus = {*peak_of.values()}, {n: (kind, peak_of.get(kind)) for n, kind in kinds.items()}
     per_rank = results[0]["tokens_per_step"] // results[0]["world"]  # each rank keeps its batch
     rung = Rung(
         count=count,
@@ -326,8 +356,8 @@ def _make_rung(
         clock=results[0]["spans"][0]["clock"],
         flops=flops_per_token(config),
         peak_flops=peaks.pop() if len(peaks) == 1 else None,
-        devices=", ".join(sorted(names)),
-        gpus=gpus if len(names) > 1 else {},
+        devices=", ".join(sorted(peak_of)),
+        gpus=gpus if len(peak_of) > 1 else {},
         memory_ratio=max(
             (r["peak_memory_bytes"] / need.total for r in results if r["peak_memory_bytes"]),
             default=None,

@@ -112,7 +112,8 @@ def explain_ladder(
     base, known_nodes, link_seen = rungs[0], set[str](), False
     explanations: list[Explanation] = []
     for rung in rungs[1:]:
-        explanation = explain(base, rung, (times or {}).get(rung.count, NOT_MEASURED), limit)
+        known = (times or {}).get(rung.count, NOT_MEASURED)
+        explanation = explain(base.of_kinds(rung), rung, known, limit)
         fabric = ("SCALE-LINK", causes.FABRIC)
         links = [one for one in explanation.causes if (one.code, one.where) == fabric]
         if links and not link_seen and explanations and slow_links is None:

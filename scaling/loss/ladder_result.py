@@ -182,7 +182,7 @@ class Ladder:
 
     def efficiency(self, rung: Rung) -> float:
         """Return T_1 / T_n of this rung."""
-        return self.rungs[0].seconds / rung.seconds
+        return self.rungs[0].of_kinds(rung).seconds / rung.seconds
 
     @property
     def interval_basis(self) -> str:
@@ -197,11 +197,12 @@ class Ladder:
         If rungs were run once, it covers the differences between steps but not between
         runs.
         """
-        runs = [[predict.step_seconds(rung.judged_steps), *rung.other_runs] for rung in self.rungs]
-        return {
-            rung.count: predict.efficiency_interval(runs[0], each)
-            for rung, each in zip(self.rungs[1:], runs[1:], strict=True)
-        }
+        found = {}
+        for rung in self.rungs[1:]:
+            pair = (self.rungs[0].of_kinds(rung), rung)
+            runs = ([predict.step_seconds(one.judged_steps), *one.other_runs] for one in pair)
+            found[rung.count] = predict.efficiency_interval(*runs)
+        return found
 
     def explanations(self, limit: float | None = None) -> list[Explanation]:
         """Explain each rung above one node."""
@@ -216,6 +217,8 @@ class Ladder:
     def forecast(self, sizes: Sequence[int] = predict.NODE_COUNTS) -> predict.Forecast:
         """Predict the efficiency on more nodes. Raises ValueError if too little is known."""
         top = self.rungs[-1]
+        if self.rungs[0].gpus:
+            raise ValueError("a prediction needs nodes with the same GPUs, and these differ")
         if not self.fits:
             raise ValueError("a prediction needs the times of collectives, and this run timed none")
         ranks = len(top.steps)

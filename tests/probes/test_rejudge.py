@@ -186,6 +186,10 @@ OTHER_TERMS = [
     ('components = {"a,b" = "all"}', ["GANG"], "measured without components, but the contract"),
     ("parallel = {tp = 8, pp = 1, dp = 4}", ["GANG"], "measured without parallel"),
     ('shared = "/s"', ["RESTART", "SCALING"], "without shared, but the contract has shared = '/s'"),
+    (
+        *('gpu_model = {"NVIDIA H200" = 3, "NVIDIA L40S" = 1}', ["HOSTS", "FABRIC", "SCALING"]),
+        "measured without gpu_model, but the contract has gpu_model = ",
+    ),
     ('accelerators = "emulated"', list(HEALTHY), "with accelerators = 'real', but the contract"),
 ]  # fmt: skip
 
@@ -203,6 +207,42 @@ def test_what_was_measured_under_other_terms_passes_nothing(
         open_ = [m for m in result.measurements if m.verdict is Verdict.UNPROVEN]
         assert all(says in m.note for m in open_)
         assert any(says in sentence for sentence in result.problems())
+
+
+TABLE = '{ "NVIDIA H200" = 3, "NVIDIA L40S" = 1 }'
+PER_KIND = {
+    "HOSTS": {"gpu_model", "differences", "system_differences"},
+    "FABRIC": {
+        "rails", "slowest_rail", "all_reduce_inside_node", "all_reduce_inside_node_against_others",
+    },
+    "SCALING": {"mfu", "straggler"},
+}  # fmt: skip
+
+
+def test_only_what_is_compared_within_a_kind_depends_on_the_kinds() -> None:
+    assert {id: {*rows} for id, rows in measures_by_term()["gpu_model"].items() if rows} == PER_KIND
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "verdict"),
+    [
+        ("", TABLE, Verdict.UNPROVEN),
+        ('"NVIDIA H200"', TABLE, Verdict.UNPROVEN),
+        (TABLE, '"NVIDIA H200"', Verdict.UNPROVEN),
+        (TABLE, TABLE, Verdict.PASS),
+        ("", '"NVIDIA H200"', Verdict.PASS),  # all nodes were compared, then and now
+        ('"NVIDIA H200"', '["NVIDIA H200", "NVIDIA H200 NVL"]', Verdict.PASS),
+    ],
+)
+def test_what_was_compared_over_all_nodes_is_not_judged_as_within_kinds(
+    tmp_path: Path, before: str, now: str, verdict: Verdict
+) -> None:
+    old, new = (f"rails = 4\n{'gpu_model = ' * bool(one)}{one}" for one in (before, now))
+    run = measured(tmp_path / "run", BOUGHT.replace("rails = 4", old))
+    judged = verdicts(rejudged(run, BOUGHT.replace("rails = 4", new)))
+    found = {id: judged[id] for id in PER_KIND}
+    assert found == dict.fromkeys(PER_KIND, verdict)
+    assert {judged[id] for id in HEALTHY if id not in PER_KIND} == {Verdict.PASS}
 
 
 def test_another_fabric_leaves_all_of_fabric_open(bought: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,7 @@ from reports.record import Finding, ProbeResult
 from reports.run_folder.integrity import load as load_record
 from reports.run_folder.store import Store
 from scaling.ladder.ladder import Rung
-from scaling.loss.ladder_result import Ladder
+from scaling.loss.ladder_result import Ladder, load_ladder
 from tests.support.simulated_ladder import ladder, slower, throttled, with_rung
 from tests.support.simulated_steps import TOKENS
 
@@ -139,10 +140,8 @@ def test_nodes_of_each_model_keep_a_share_of_their_own_peak(
 ) -> None:
     """An A100 that takes 3.2 times as long as an H100 computes as well, and no longer."""
     other = {"node0": "node1", "node2": "node3"}[slow]
-    found = throttled(on_gpu(ladder(**SOUND), 0.6), "node2", "node3", by=PEAK / A100_PEAK)
-    found = throttled(found, slow, other, by=by)
-    gpus = {node: (H100, PEAK) if node < "node2" else (A100, A100_PEAK) for node in NODES}
-    found = with_rung(found, 0, gpus=gpus, peak_flops=None, devices=f"{A100}, {H100}")
+    found = throttled(mixed(ladder(**SOUND)), slow, other, by=by)
+    gpus = found.rungs[0].gpus
     result = judged(tmp_path / "run", found, contract())
     seen = {one.subject: one.verdict for one in result.measurements if one.name == "mfu"}
     (bad,) = (at for at in seen if at.startswith(gpus[slow][0]))
@@ -150,6 +149,49 @@ def test_nodes_of_each_model_keep_a_share_of_their_own_peak(
     assert seen == dict.fromkeys(seen, Verdict.PASS) | {bad: verdict}
     nodes = [[slow, other]] if verdict is Verdict.FAIL else []
     assert [one.suspects for one in slow_bases(result)] == nodes
+    assert verdicts(result, "straggler") == {Verdict.PASS}
+
+
+def mixed(found: Ladder) -> Ladder:
+    """The same where two nodes have a GPU that takes 3.2 times as long."""
+    found = throttled(on_gpu(found, 0.6), "node2", "node3", by=PEAK / A100_PEAK)
+    gpus = {node: (H100, PEAK) if node < "node2" else (A100, A100_PEAK) for node in NODES}
+    return with_rung(found, 0, gpus=gpus, peak_flops=None, devices=f"{A100}, {H100}")
+
+
+@pytest.mark.parametrize(
+    ("lost", "verdict"),
+    [
+        pytest.param(
+            0.02,
+            Verdict.PASS,
+            marks=pytest.mark.near_miss("SCALING.efficiency", "SCALING.straggler"),
+        ),
+        (0.2, Verdict.FAIL),
+    ],
+)
+def test_what_scaling_costs_is_compared_with_the_slowest_kind_of_each_number_of_nodes(
+    tmp_path: Path, lost: float, verdict: Verdict
+) -> None:
+    """All ranks wait for that kind, and no node of it is to blame."""
+    alike = ladder(communication=lost)
+    found = mixed(alike)
+    result = judged(tmp_path / "run", found, contract())
+    seen = {m.subject: m for m in result.measurements if m.name == "efficiency"}
+    two, four = (seen[f"{n} nodes, {TOKENS:,} tokens per GPU and step"] for n in (2, 4))
+    expected = [alike.efficiency(rung) for rung in alike.rungs[1:]]
+    assert [two.value, four.value] == pytest.approx(expected, abs=0.02)
+    assert (two.verdict, four.verdict) == (Verdict.PASS, verdict)
+    assert not {"SCALE-SLOW-NODE", "SCALE-STRAGGLER"} & {one.code for one in result.findings}
+    again = load_ladder(json.loads((tmp_path / "run/evidence/ladder.json").read_text()))
+    assert [again.efficiency(rung) for rung in again.rungs[1:]] == [two.value, four.value]
+
+
+def test_nothing_is_predicted_of_more_nodes_of_several_kinds() -> None:
+    found = mixed(ladder(**SOUND))
+    with pytest.raises(ValueError, match="needs nodes with the same GPUs"):
+        found.forecast()
+    assert with_rung(found, 0, gpus={}).forecast().predictions
 
 
 def test_three_of_four_nodes_throttled_fail_though_nothing_is_lost(tmp_path: Path) -> None:
@@ -289,11 +331,11 @@ class Controls(Trial):
 
 
 def controlled(
-    base: Rung, monkeypatch: pytest.MonkeyPatch, heed: float = 1.0, **faults: Any
+    base: Rung, monkeypatch: pytest.MonkeyPatch, heed: float = 1.0, spared: str = "", **faults: Any
 ) -> dict[str, bool | None]:
     """The controls on a cluster whose trainer heeds so much of the delay that is planted.
 
-    `faults` are those of the rung that come of the others.
+    `faults` are those of the rung that come of the others. Nodes with the GPU `spared` heed none.
     """
 
     def run(_: Gang, names: Any, count: int, config: TrainConfig, **how: bool) -> Rung:
@@ -301,14 +343,18 @@ def controlled(
         assert how == {"as_one_job": True, "halves": False}
         assert config.lr == config.clip == 1e30
         delay = heed * float(config.stall.split("seconds=")[1])
-        steps = [[slower(step, 1 + delay / step.seconds) for step in mine] for mine in base.steps]
+        heeds = [base.gpus.get(node, ("?", None))[0] != spared for node in base.nodes]
+        steps = [
+            [slower(step, 1 + here * delay / step.seconds) for step in mine]
+            for here, mine in zip(heeds, base.steps, strict=True)
+        ]
         return replace(base, steps=steps, **{"non_finite": 4, "disagreements": ("x",), **faults})
 
     monkeypatch.setattr(base_speed, "run_rung", run)
     controls = Controls()
     rig = LadderRig(cast(Gang, None), {}, controls)
     tests = speed_tests(base, partial(contract(AGREED_TOKENS).limit, "SCALING"), emulated=False)
-    assert [test.name for test in tests] == ["tokens_per_s", "mfu"]
+    assert [test.name for test in tests] == ["tokens_per_s", *["mfu"] * (1 + bool(base.gpus))]
     control_bad_base(rig, TrainConfig(), base, tests)
     return controls.seen
 
@@ -323,6 +369,13 @@ def test_a_node_that_is_made_slow_must_be_judged_so(
     base = on_gpu(ladder(**SOUND), mfu).rungs[0]
     assert controlled(base, monkeypatch) == dict.fromkeys(BAD_BASE, True)
     assert controlled(base, monkeypatch, heed=0.0)["slow base"] is False
+
+
+def test_each_kind_of_node_must_be_judged_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = mixed(ladder(**SOUND)).rungs[0]
+    assert controlled(base, monkeypatch) == dict.fromkeys(BAD_BASE, True)
+    for spared in (H100, A100):
+        assert controlled(base, monkeypatch, spared=spared)["slow base"] is False
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from reports.record import Finding
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import LOCAL_SEGMENTS, Step
 from scaling.loss.ladder_result import Ladder
-from tests.support.simulated_ladder import ladder, throttled
+from tests.support.simulated_ladder import ladder, slower, throttled
+from tests.support.simulated_steps import Cluster
 
 LIMIT = Limit(high=0.15, marginal_high=0.1, unit="ratio", because="ranks do equal work")
 SLOW = ["node1", "node3"]
@@ -98,3 +99,35 @@ def test_two_nodes_at_half_pace_are_both_the_cause_of_what_is_lost() -> None:
     found = throttled(ladder(), *SLOW)
     (cause,) = [one for one in found.explanations(0.9)[-1].causes if one.code == "SCALE-SLOW-NODE"]
     assert sorted(cause.where.split(", ")) == SLOW
+
+
+A100, H100 = ("A100", 312e12), ("H100", 989e12)
+
+
+@pytest.mark.parametrize(
+    ("times", "slow"),
+    [
+        ((1, 1, 1, 1, 0.25, 0.25), []),
+        ((4, 4, 4, 4, 1, 1.05), []),
+        ((1, 1, 1, 1, 0.4, 0.9), ["node5"]),  # faster than all of the other kind
+        ((1, 1, 1, 1, 0.9, 0.4), ["node4"]),
+        ((1, 1, 1.4, 1, 0.4, 0.4), ["node2"]),
+        ((1, 1.5, 1, 1, 0.4, 0.8), ["node5", "node1"]),
+    ],
+)
+def test_a_node_is_compared_with_the_nodes_of_its_own_kind(
+    times: tuple[float, ...], slow: list[str]
+) -> None:
+    whole = Cluster(nodes=6, steps=8, seed=3)
+    gpus: dict[str, tuple[str, float | None]] = {
+        f"node{at}": A100 if at < 4 else H100 for at in range(6)
+    }
+    steps = [
+        [slower(step, by) for step in mine]
+        for by, mine in zip(times, whole.base().steps, strict=True)
+    ]
+    base = replace(whole.base(), steps=steps, gpus=gpus)
+    found = [*find_stragglers_beyond([base, whole.largest()], LIMIT)]
+    assert [one.suspects for one in found] == [slow] * bool(slow)
+    if slow:
+        assert "longer than that of the median node of its kind" in found[0].statement

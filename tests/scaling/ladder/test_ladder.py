@@ -214,6 +214,42 @@ def test_a_peak_is_known_only_where_it_is_every_ranks(
 
 
 @pytest.mark.parametrize(
+    ("devices", "kinds"),
+    [
+        ("H200 L40S H200 H200", {"a": ("H200, L40S", None), "b": ("H200", 9.0)}),
+        ("L40S H200 L40S H200", {"a": ("H200, L40S", None), "b": ("H200, L40S", None)}),
+        ("L40S L40S H200 H200", {"a": ("L40S", 3.0), "b": ("H200", 9.0)}),
+        ("H200 H200 H200 H200", {}),
+    ],
+)
+def test_a_node_with_different_gpus_is_of_none_of_their_kinds(
+    devices: str, kinds: dict[str, tuple[str, float | None]]
+) -> None:
+    """Neither GPU's peak is that of all ranks of the node."""
+    result = run_on_fake_group(1, TrainConfig(steps=4, digest=False, device="cpu"))
+    peaks = {"H200": 9.0, "L40S": 3.0}
+    ranks = [{**result, "device_name": one, "peak_flops": peaks[one]} for one in devices.split()]
+    places = [SimpleNamespace(node=node) for node in "aabb"]
+    gang = cast(Gang, SimpleNamespace(places=places, run=lambda *_, **__: ranks))
+    config = TrainConfig(steps=2, digest=False, device="cpu")
+    assert run_rung(gang, {"a": "a", "b": "b"}, 1, config).gpus == kinds
+
+
+def test_the_base_of_several_kinds_is_the_median_node_of_the_slowest() -> None:
+    steps = [[Step(seconds, {"forward": seconds})] for seconds in (1, 1, 1, 1, 4, 5, 9)]
+    gpus: dict[str, tuple[str, float | None]] = {
+        node: ("H200", 9.0) if node < "e" else ("L40S", 3.0) for node in "abcdefg"
+    }
+    alone = Rung(1, [*"abcdefg"], steps, 1024, 0, gpus=gpus)
+    assert (alone.seconds, alone.tokens_per_s) == (5, 1024 / 5)
+    assert replace(alone, gpus={}).seconds == 1
+    for nodes, seconds in (("ab", 1), ("ef", 5), ("ae", 5)):
+        larger = Rung(2, [*nodes], steps[:2], 2048, 0)
+        assert alone.of_kinds(larger).seconds == seconds, "all ranks of a rung wait for its slowest"
+    assert replace(alone, gpus={}).of_kinds(larger).seconds == 1
+
+
+@pytest.mark.parametrize(
     ("count", "groups"), [(4, [[0, 1], [2, 3]]), (5, [[0, 1], [2, 3, 4]]), (1, [[0]])]
 )
 def test_the_halves_of_a_node_train_apart_and_are_judged_as_one_job(
