@@ -181,8 +181,7 @@ def ends_early(log: Log) -> str:
     if any(rank.number < 0 and not rank.stage for rank in log.job_ranks):
         return "the first lines of some of its processes are missing"
     where = _all_of(log, log.behind) or calls.rank_names(log.behind)
-    end = "the ranks hang there, or this part of the log ends there"
-    return f"the lines of {where} end at the step `{log.stage}`: {end}"
+    return say("end_there", where=where, stage=log.stage)
 
 
 def is_piece(log: Log) -> bool:
