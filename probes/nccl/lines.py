@@ -42,12 +42,9 @@ BORDERS = " \t\r│|".encode()  # k9s draws a line at both sides
 class LogWriter(NamedTuple):
     """The process that wrote a line, by the line's prefix; the host is empty without a prefix."""
 
-    host: str
-    pid: int
-    device: str
-
-
-NO_WRITER = LogWriter("", 0, "")
+    host: str = ""
+    pid: int = 0
+    device: str = ""
 
 
 class UnreadableLog(ValueError):
@@ -227,7 +224,7 @@ class LogLines:
         if match and (match["host"] or b"").isdigit():  # `10:00:00` is no host
             match = LINE["prefix"].search(strip_times(prefix))
         device = re.search(rb"\[(\d+)\] $", text)  # pasted text without host and pid
-        writer = NO_WRITER if not device else LogWriter("", 0, device[1].decode()[:MAX_PREFIX])
+        writer = LogWriter(device=device[1].decode()[:MAX_PREFIX] if device else "")
         if match:
             name = (match["host"] or match["accl"]).strip(b"<>[]")
             host = sys.intern(name[-MAX_HOST:].decode("ascii", "replace"))

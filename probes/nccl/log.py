@@ -11,7 +11,7 @@ from functools import cached_property
 from string import ascii_letters
 
 from probes.nccl.job import STAGES, Communicator, Host, HostEdges, MatchedMessage, Process, Rank
-from probes.nccl.lines import NO_WRITER, LogLines, LogWriter, to_text
+from probes.nccl.lines import LogLines, LogWriter, to_text
 from probes.nccl.patterns import find_kinds
 from probes.nccl.rows import MAX_KEPT, Reported, RowReader
 from reports.groups import group_pairs
@@ -19,7 +19,7 @@ from reports.groups import group_pairs
 MAX_GLUED = 20  # letters of another text before the name of a host
 # Bytes: 100,000 ranks on 12,500 hosts, with two communicators and 12 edges each.
 BUDGET = 185 << 20
-NO_RANK = Rank(NO_WRITER, Host(""))
+NO_RANK = Rank(LogWriter(), Host(""))
 RUNTIME_CONNECT = (2, 22)  # since this version ranks connect at the first collective, not at init
 
 

@@ -51,9 +51,6 @@ class Origin(NamedTuple):
         return " on ".join(filter(None, (self.who, self.host)))
 
 
-NOWHERE = Origin()
-
-
 def find_place(prefix: bytes) -> Origin:
     """Find who wrote a line by its prefix; of two prefixes of one form the inner one counts."""
     text = strip_times(prefix).decode("ascii", "replace").lstrip()
