@@ -31,12 +31,12 @@ class CompetingJob:
     """One competing job. `id` is its Ray job id, known once `wait_ready` has returned."""
 
     def __init__(self, name: str, cluster: Cluster) -> None:
-        self.name, self.id, self._cleanup = name, "", cluster.cleanup
-        self._note_kill = cluster.note_kill
+        self.name, self.id, self._cluster = name, "", cluster
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  (`end` closes it)
         command = [sys.executable, str(SCRIPT), cluster.address, cluster.resource]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._stderr}
-        self._child = start_driver(cluster, command, **pipes)
+        # Its pipes are there: the type of a process says that they may be None.
+        self._child: Any = start_driver(cluster, command, **pipes)
 
     def wait_ready(self) -> str:
         """Wait until the driver has joined the cluster; return the Ray job id."""
@@ -45,13 +45,11 @@ class CompetingJob:
 
     def send(self, command: str, *arguments: Any) -> None:
         """Send a command without waiting for its answer."""
-        assert self._child.stdin is not None
         self._child.stdin.write(json.dumps({"do": command, "with": arguments}) + "\n")
         self._child.stdin.flush()
 
     def read_answer(self) -> Any:
         """Read the next answer. Raises JobUnresponsive after 60 s, or if the driver died."""
-        assert self._child.stdout is not None
         readable, _, _ = select.select([self._child.stdout], [], [], ANSWER_SECONDS)
         line = self._child.stdout.readline() if readable else ""
         if not line:
@@ -79,7 +77,7 @@ class CompetingJob:
     def signal(self, signum: int) -> None:
         """Send a signal to the driver; after SIGKILL, wait up to 10 s for its exit."""
         if signum == signal.SIGKILL:
-            self._note_kill()  # Ray ends the job's actors, wherever they are
+            self._cluster.note_kill()  # Ray ends the job's actors, wherever they are
         self._child.send_signal(signum)
         if signum == signal.SIGKILL:
             self._child.wait(timeout=10)
@@ -91,8 +89,6 @@ class CompetingJob:
 
     def end(self) -> None:
         """Close the driver's input, which ends it; kill it if it still runs after 10 s."""
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
         if self.alive:
             os.kill(self._child.pid, signal.SIGCONT)  # SIGSTOP may have stopped it
         self._child.stdin.close()
@@ -103,4 +99,4 @@ class CompetingJob:
             self._child.wait()
         self._child.stdout.close()
         self._stderr.close()
-        self._cleanup.unregister("process", str(self._child.pid))
+        self._cluster.cleanup.unregister("process", str(self._child.pid))

@@ -57,8 +57,7 @@ def control_unregistered_gpu(run: Scenario) -> None:
     cluster = run.rig.cluster
     if not cluster.on_gpu:
         return
-    run.rig.release()
-    run.wait_idle()
+    run.release_all()
     run.observer.wait(GPU_FREED_SECONDS)
     uses = [sample["in_use"] for sample in run.observer.samples if "in_use" in sample]
     gpu = find_free_gpu(cluster, run.observer.samples[-1]["free_on"], uses[-1] if uses else {})
@@ -143,8 +142,7 @@ def control_partial_allocation(run: Scenario, need: int) -> None:
     """
     jobs = run.rig.jobs
     with run.as_control():
-        run.rig.release()
-        run.wait_idle()
+        run.release_all()
         run.observer.single_actors = dict.fromkeys(jobs, need)
         start = run.observer.mark("single actors, in turns", fault=True)
         order = [jobs["AB"[turn % 2]] for turn in range(2 * need)]
@@ -189,8 +187,7 @@ def control_two_that_fit(run: Scenario) -> None:
         )
         run.observer.wait(LOOK_SECONDS)
         last = run.observer.samples[-1]
-        run.rig.release()
-        run.wait_idle()
+        run.release_all()
     fewer = {node: count - 1 for node, count in run.capacity.items()}
     values = {
         check.PLACED_CONCURRENTLY: sum(checks.is_whole(last, gang) for gang in gangs),
@@ -218,8 +215,7 @@ def control_late_release(run: Scenario) -> None:
         run.observer.wait(held_s - judge.PENDING_SECONDS)
         run.drop(running)
         delay = run.elapsed(since, run.wait_placed(waiting))
-        run.rig.release()
-        run.wait_idle()
+        run.release_all()
     fault = f"a gang keeps all accelerators for {held_s:.2g} s while another gang needs one of them"
     values = dict.fromkeys((check.NEVER_PLACED, check.BLOCKED_BEHIND), int(placed is None))
     plant(run.measure, check.LATE_RELEASE, fault, {**values, check.PLACEMENT_DELAY: delay})
@@ -246,8 +242,7 @@ def control_hold_and_wait(run: Scenario, half: int) -> None:
         gave_up = [gang for gang in gangs if outcomes[gang] != COMPLETE]
         for gang in gave_up:
             judge.judge_withdrawal(run, gang, end)
-        run.rig.release()
-        run.wait_idle()
+        run.release_all()
     run.measure.note("deadlock_seen_after", run.elapsed(start, seen_s), "s")
     saw = "; ".join(f"{hold.describe()}, outcome: {outcomes[hold.gang]}" for hold in deadlocks)
     fault = "each job requests half of its gang, then the other half as a second group"

@@ -88,11 +88,6 @@ def find_partial_holds(samples: Sequence[Sample]) -> list[PartialHold]:
     return sorted(spans, key=lambda span: (span.start, span.gang))
 
 
-def count_partial(samples: Sequence[Sample]) -> int:
-    """Count the samples that show a partly placed gang."""
-    return sum(bool(partial_gangs(sample)) for sample in samples)
-
-
 def find_overcommitted(samples: Sequence[Sample], capacity: dict[str, int]) -> list[dict[str, str]]:
     """List the samples that hold more on a node than its capacity, each as {node: "3 of 2"}."""
     return [excess for sample in samples if (excess := _overcommitted_nodes(sample, capacity))]

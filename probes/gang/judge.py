@@ -112,7 +112,7 @@ def judge_not_blocked(run: Scenario, gang: str, since: float) -> None:
     run.measure.note("placed_behind_in", took, "s")
     message = (
         f"Ray did not place gang {gang} within {PLACED_SECONDS} s, although enough accelerators "
-        f"were free. Last sample: {_gang_states(run)}"
+        f"were free. Last sample: {_states_text(run.observer.samples[-1])}"
     )
     run.measure_at_end(check.BLOCKED_BEHIND, int(took is None), finding("GANG-BLOCKED", message))
 
@@ -125,7 +125,7 @@ def time_handoff(run: Scenario, since: float, gang: str, never: str) -> float | 
     placed = run.wait_placed(gang)
     took, event = run.elapsed(since, placed), f"the placement of gang {gang}"
     judge_time(run, check.PLACEMENT_DELAY, took, event, never)
-    stuck = finding("GANG-STUCK", f"{never}. Last sample: {_gang_states(run)}")
+    stuck = finding("GANG-STUCK", f"{never}. Last sample: {_states_text(run.observer.samples[-1])}")
     run.measure_at_end(check.NEVER_PLACED, int(placed is None), stuck)
     return placed
 
@@ -144,7 +144,7 @@ def report_not_placed(run: Scenario, gangs: Iterable[str]) -> None:
     names = sorted(gangs)
     message = (
         f"Ray placed none of the gangs {join_names(names)}. Expected: one of them. "
-        f"Last sample: {_gang_states(run)}"
+        f"Last sample: {_states_text(run.observer.samples[-1])}"
     )
     run.measure_at_end(check.NEVER_PLACED, len(names), finding("GANG-STUCK", message))
 
@@ -164,12 +164,8 @@ def judge_all_ran(run: Scenario, sizes: list[int], rows: list[dict[str, Any]]) -
     run.measure.note("wait_longest", max((row["waited"] for row in rows), default=None), "s")
 
 
-def _gang_states(run: Scenario) -> str:
-    """Describe what gangs hold in the last sample."""
-    return _states_text(run.observer.samples[-1])
-
-
 def _states_text(sample: Sample) -> str:
+    """Describe what gangs hold in this sample."""
     states = [
         f"gang {gang} holds {e['placed']} of {e['size']} accelerators (state {e['state']})"
         for gang, e in sample["gangs"].items()

@@ -16,6 +16,7 @@ from probes.cluster.ray_internals import LiveActors, read_free_resources
 from probes.cluster.room import LivePlacementGroups, live_drivers, other_jobs
 from probes.gang.invariants import SILENCE, Sample
 from reference_trainer.late import ray
+from reports.groups import group_pairs
 
 PAUSE = 0.2  # s between two samples: NVML needs some ms for each GPU
 START_SECONDS = 60.0  # for NVML's first answer: 1 to 2 s per GPU without persistence mode
@@ -216,11 +217,8 @@ def take_sample(live_groups: LivePlacementGroups, prefix: str, resource: str) ->
 
 def read_ranks(live_actors: LiveActors, jobs: list[str]) -> dict[str, list[str]]:
     """Read the nodes of the living actors that are ranks, by job id."""
-    actors: dict[str, list[str]] = {}
-    for actor in live_actors.snapshot(jobs):
-        if actor.class_name in RANK_CLASSES:
-            actors.setdefault(actor.job_id.hex(), []).append(actor.address.node_id.hex())
-    return actors
+    ranks = (actor for actor in live_actors.snapshot(jobs) if actor.class_name in RANK_CLASSES)
+    return group_pairs((rank.job_id.hex(), rank.address.node_id.hex()) for rank in ranks)
 
 
 def share_equal_parts(sample: Sample, last: Sample) -> Sample:

@@ -234,6 +234,11 @@ class Scenario:
         names = self.observer.node_names
         return {part: [(names.get(id, id), gpu) for id, gpu in of] for part, of in seats.items()}
 
+    def release_all(self) -> None:
+        """Make both jobs give everything back, and wait until all accelerators are free."""
+        self.rig.release()
+        self.wait_idle()
+
     # Observations.
 
     def measure_at_end(

@@ -223,7 +223,7 @@ def judge_invariants(run: Scenario) -> None:
 def judge_partial_holds(segments: Sequence[Sequence[Sample]], measure: Recorder) -> None:
     """Judge that no sample of these segments shows a partly placed gang."""
     samples = [sample for segment in segments for sample in segment]
-    count = checks.count_partial(samples) if samples else None
+    count = sum(bool(checks.partial_gangs(one)) for one in samples) if samples else None
     measure(check.PARTIALLY_HELD, count, samples=len(samples), note="seatrial took no sample")
     spans = [span for segment in segments for span in checks.find_partial_holds(segment)]
     for span in spans[:3]:

@@ -115,8 +115,7 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         run.measure_at_end(check.NEVER_PLACED, int(when is None), stuck, samples=len(gangs))
         outcome = "never placed" if when is None else jobs["B"].call("outcome")
         message = f"Ray placed Ray Train's workers, but their run ended with: {outcome}"
-        broke = finding("GANG-STUCK", message, ["job B"])
-        broken = [] if when is None else [broke]
+        broken = [] if when is None else [finding("GANG-STUCK", message, ["job B"])]
         run.measure_at_end(check.RAY_TRAIN_OUTCOME, outcome, *broken, ours=when is not None)
         if outcome != "finished":
             jobs["B"].end()  # it would keep asking, or still runs

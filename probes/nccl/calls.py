@@ -11,65 +11,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cache
 from itertools import chain
-from pathlib import Path
-from typing import Annotated, NamedTuple
-
-from pydantic import AfterValidator
+from typing import NamedTuple
 
 from probes.findings import MAX_NAMES, finding, join_names
 from probes.nccl.job import MatchedMessage, Rank
 from probes.nccl.log import Log
-from probes.nccl.patterns import TEXT, read_kinds, read_phrases, read_table
+from probes.nccl.patterns import TEXT, ErrorCause, read_kinds, read_phrases, read_remedies, say
 from probes.nccl.rows import Reported
-from probes.toml_tables import ClosedTable
 from reports.groups import group_pairs
 from reports.record import Finding
-
-FILE = Path(__file__).with_name("remedies.toml")
-ANY_TEXT = re.compile("")
-
-
-class ErrorCause(ClosedTable):
-    """Cause of an error by the `pattern` of its text; the default `remedy` is the catalogue's."""
-
-    pattern: re.Pattern[str] = ANY_TEXT
-    reason: str
-    remedy: str = ""
-
-
-def _check_last(causes: list[ErrorCause]) -> list[ErrorCause]:
-    if not causes or causes[-1].pattern != ANY_TEXT:
-        raise ValueError("expected a last cause without a pattern, for any text")
-    return causes
-
-
-ErrorCauses = Annotated[list[ErrorCause], AfterValidator(_check_last)]
-
-
-class Remedies(ClosedTable):
-    """The file: `texts` by name, `phases` by that of a start, and `causes` by that of an event.
-
-    `results` has the meanings of ncclResult_t.
-    """
-
-    shared: dict[str, str]
-    texts: dict[str, str]
-    results: dict[str, str]
-    phases: dict[str, str]
-    causes: dict[str, ErrorCauses]
-
-
-@cache
-def read_remedies() -> Remedies:
-    """Read the file, once.  Raises TableError."""
-    return read_table(Remedies, FILE)
-
-
-def say(name: str, **parts: object) -> str:
-    """Fill parts into one of the texts."""
-    return read_remedies().texts[name].format(**parts)
 
 
 def advise(kind: str) -> str:
@@ -190,8 +141,7 @@ def other_errors(log: Log) -> Iterator[Finding]:
     if follow_ups:
         return _follow_up(log, follow_ups)
     if hits := _silent_connections(log):
-        problem = "a TCP connection failed at the start of NCCL, and no line names its peer"
-        return message_findings("INIT-BOOTSTRAP", problem, hits)
+        return message_findings("INIT-BOOTSTRAP", say("silent_connection"), hits)
     return _unexplained(log, traces)
 
 

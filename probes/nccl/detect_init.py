@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from probes.findings import MAX_NAMES, join_names
 from probes.nccl import calls
-from probes.nccl.calls import message_findings, number_ranks, one_finding, places_of, say
+from probes.nccl.calls import message_findings, number_ranks, one_finding, places_of
 from probes.nccl.job import PER_RANK_S, STAGES, Rank
 from probes.nccl.lines import MAX_SKIPPED
 from probes.nccl.log import Log
-from probes.nccl.patterns import read_phrases, read_plain_errors
+from probes.nccl.patterns import read_phrases, read_plain_errors, read_remedies, say
 from reports.groups import group_pairs
 from reports.record import Finding
 
@@ -38,7 +38,7 @@ def qp_errors(log: Log) -> Iterator[Finding]:
     """Find RDMA connections that could not be made, and those that broke: one finding per cause."""
     # NCCL retries by itself: a retry that succeeded is no error.
     tries = [] if log.partial else [m for m in log.hits["qp-retrying"] if log.joined(m.rank).stuck]
-    known = calls.read_remedies().causes
+    known = read_remedies().causes
     for event, causes, hits in (
         ("cannot be made", known["qp_setup"], [*log.hits["qp"], *tries]),
         ("broke", known["qp_break"], log.hits["qp-broke"]),
@@ -72,7 +72,7 @@ def bootstrap_errors(log: Log) -> Iterator[Finding]:
     if not hits:
         return
     peers, hosts = calls.named_peers(log, hits), calls.hosts_of(hits)
-    cause = calls.find_cause(calls.read_remedies().causes["connect"], hits[0].detail)
+    cause = calls.find_cause(read_remedies().causes["connect"], hits[0].detail)
     problem = f"cannot connect to {join_names(peers) or 'a peer'} by TCP ({cause.reason})"
     remedy = cause.remedy
     if families := two_families(log):
@@ -130,7 +130,7 @@ def slow_init(log: Log) -> Iterator[Finding]:
         suspects, remedy = [late.name], say("late")
     else:
         suspects = [rank.name for rank, one in slow if one.phase == timing.phase]
-        remedy = calls.read_remedies().phases.get(timing.phase, "")
+        remedy = read_remedies().phases.get(timing.phase, "")
     yield one_finding("INIT-SLOW", message, dict.fromkeys(suspects), remedy=remedy)
 
 
@@ -181,8 +181,7 @@ def ends_early(log: Log) -> str:
     if any(rank.number < 0 and not rank.stage for rank in log.job_ranks):
         return "the first lines of some of its processes are missing"
     where = _all_of(log, log.behind) or calls.rank_names(log.behind)
-    end = "the ranks hang there, or this part of the log ends there"
-    return f"the lines of {where} end at the step `{log.stage}`: {end}"
+    return say("end_there", where=where, stage=log.stage)
 
 
 def is_piece(log: Log) -> bool:
@@ -297,7 +296,7 @@ def _by_family(log: Log) -> Hang | None:
     families = two_families(log)
     if families is None or STAGES.index(log.stage) > STAGES.index("topology"):
         return None  # or the hosts have connected nevertheless
-    message = f"the start stops at the step `{log.stage}` without an error, and {families[0]}"
+    message = say("two_families", stage=log.stage, uses=families[0])
     return message, families[1], say("family")
 
 

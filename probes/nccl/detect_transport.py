@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from probes.findings import MAX_NAMES, join_names
-from probes.nccl.calls import hosts_of, message_findings, name_hosts, one_finding, say
+from probes.nccl.calls import hosts_of, message_findings, name_hosts, one_finding
 from probes.nccl.job import Host
 from probes.nccl.log import Log
-from probes.nccl.patterns import TEXT, read_plain_errors
+from probes.nccl.patterns import TEXT, read_plain_errors, say
 from reports.groups import group_pairs
 from reports.record import Finding
 
@@ -45,15 +45,14 @@ def isolated_hosts(log: Log) -> Iterator[Finding]:
     if log.partial or log.nodes > 1 or log.external_edges or crossing:
         return
     if len(hosts) > 1 and alone >= {*hosts}:
-        alone_each = f"each of {len(hosts)} hosts formed a communicator of its own"
-        yield one_finding("FAB-ALONE", f"{alone_each}: no data left a host", hosts)
+        yield one_finding("FAB-ALONE", say("alone", count=len(hosts)), hosts)
 
 
 def hosts_on_tcp(log: Log) -> Iterator[Finding]:
     """Find hosts that use TCP: the minority if others use RDMA, or else all of them."""
     tcp = [name for name, host in log.hosts.items() if on_tcp(host)]
     rdma = [name for name, host in log.hosts.items() if on_rdma(host) and name not in tcp]
-    hits, count = log.hits["mixed-sockets"], log.edge_counts["tcp"]
+    hits, count = log.hits["mixed-sockets"], log.host_edges.counts["tcp"]
     if hits or (tcp and rdma):
         minority = rdma if len(rdma) < len(tcp) else tcp
         lines = [*(hit.line for hit in hits), *(_first_line(log.hosts[name]) for name in minority)]
@@ -189,8 +188,7 @@ def plugin_errors(log: Log) -> Iterator[Finding]:
     hits += [m for m in absent if loaded - {m.host.name} or _wants_plugin(m.host)]
     no_efa = {m.host.name for m in log.hits["efa"]}  # the plugin failed for lack of EFA
     hits = [m for m in hits if not (may_use_rdma(log, m.host) or m.host.name in no_efa)]
-    problem = "the network plugin is missing or fails"
-    return message_findings("FAB-PLUGIN", problem, hits)
+    return message_findings("FAB-PLUGIN", "the network plugin is missing or fails", hits)
 
 
 def _wants_plugin(host: Host) -> bool:
@@ -280,8 +278,7 @@ def _used_devices(host: Host) -> set[str]:
 def unknown_network(log: Log) -> Iterator[Finding]:
     """Find edges over a network plugin that is not known to use RDMA."""
     if networks := log.other_networks:
-        unknown = "seatrial does not know whether this is RDMA"
-        message = f"ranks are connected by {join_names(networks)}; {unknown}"
+        message = say("other_network", names=join_names(networks))
         yield one_finding("FAB-UNKNOWN-NET", message, lines=networks.values())
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from probes.nccl.lines import LogWriter
 from probes.nccl.patterns import LINE, TEXT
-from probes.nccl.rows import NOWHERE, Origin
+from probes.nccl.rows import Origin
 from reports.groups import group_pairs
 
 EDGE_KINDS = ("rdma", "tcp", "intra", "other")
@@ -337,8 +337,8 @@ class MatchedMessage:
     rank: Rank
     detail: str
     line: str
-    warned: bool = True  # a warning of NCCL, or an error that others report
-    place: Origin = NOWHERE  # by what launchers put before the line
+    warned: bool  # a warning of NCCL, or an error that others report
+    place: Origin  # by what launchers put before the line
 
     @property
     def host(self) -> Host:

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from probes.nccl.patterns import LINE, WORDS, read_form_table
+from probes.nccl.patterns import LINE, WORDS, read_form_table, say
 from probes.nccl.rows import MAX_BYTES, Origin, RowReader, find_place, join_wrapped, strip_times
 
 CHUNK = 4 << 20  # bytes read at once: many lines, and little memory
@@ -42,12 +42,9 @@ BORDERS = " \t\r│|".encode()  # k9s draws a line at both sides
 class LogWriter(NamedTuple):
     """The process that wrote a line, by the line's prefix; the host is empty without a prefix."""
 
-    host: str
-    pid: int
-    device: str
-
-
-NO_WRITER = LogWriter("", 0, "")
+    host: str = ""
+    pid: int = 0
+    device: str = ""
 
 
 class UnreadableLog(ValueError):
@@ -148,15 +145,9 @@ class LogLines:
         Raises UnreadableLog if that would take hours, or if a small file unpacks to a huge one.
         """
         if self.bytes > self.max_bytes:
-            raise UnreadableLog(
-                f"{self.path}: was not read to its end: all files together have more than "
-                f"{MAX_TOTAL >> 30} GiB. Give the files of fewer ranks, or only the lines of NCCL"
-            )
+            raise UnreadableLog(say("too_large", path=self.path, limit=MAX_TOTAL >> 30))
         if packed and self.bytes > FREE_UNPACKED + MAX_RATIO * packed.tell():
-            raise UnreadableLog(
-                f"{self.path}: was not read to its end: it unpacks to more than {MAX_RATIO} times "
-                "its size, and no log does that. Unpack it and give the unpacked file"
-            )
+            raise UnreadableLog(say("unpacks", path=self.path, ratio=MAX_RATIO))
 
     def _keep_end(self, line: bytes) -> bytes:
         """Keep the last bytes of a line; note if NCCL's text before them is lost."""
@@ -233,7 +224,7 @@ class LogLines:
         if match and (match["host"] or b"").isdigit():  # `10:00:00` is no host
             match = LINE["prefix"].search(strip_times(prefix))
         device = re.search(rb"\[(\d+)\] $", text)  # pasted text without host and pid
-        writer = NO_WRITER if not device else LogWriter("", 0, device[1].decode()[:MAX_PREFIX])
+        writer = LogWriter(device=device[1].decode()[:MAX_PREFIX] if device else "")
         if match:
             name = (match["host"] or match["accl"]).strip(b"<>[]")
             host = sys.intern(name[-MAX_HOST:].decode("ascii", "replace"))
@@ -254,12 +245,10 @@ class LogLines:
         if exceptions := self.others.describe_exceptions(self.name):
             return f"{exceptions}. Correct this first: the file has no line of NCCL's"
         content = "binary data" if self.binary else "no line of NCCL's"
-        hint = self.others.find_hint(self.name) or SET_DEBUG
-        return f"{self.path}: {EXPECTED_LINES}, found {content} in {self.bytes} bytes; {hint}"
+        hint = self.others.find_hint(self.name) or say("set_debug")
+        return say("foreign", path=self.path, content=content, size=self.bytes, hint=hint)
 
 
-EXPECTED_LINES = "expected lines such as `host:pid:tid [0] NCCL INFO ...`"
-SET_DEBUG = "run the job with NCCL_DEBUG=INFO and NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
 STDIN = Path("-")  # as given; its lines are called stdin:1
 
 

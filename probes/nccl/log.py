@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from functools import cached_property
 from string import ascii_letters
 
-from probes.nccl import job
-from probes.nccl.job import STAGES, Communicator, Host, MatchedMessage, Process, Rank
-from probes.nccl.lines import NO_WRITER, LogLines, LogWriter, to_text
+from probes.nccl.job import STAGES, Communicator, Host, HostEdges, MatchedMessage, Process, Rank
+from probes.nccl.lines import LogLines, LogWriter, to_text
 from probes.nccl.patterns import find_kinds
 from probes.nccl.rows import MAX_KEPT, Reported, RowReader
 from reports.groups import group_pairs
@@ -19,7 +19,7 @@ from reports.groups import group_pairs
 MAX_GLUED = 20  # letters of another text before the name of a host
 # Bytes: 100,000 ranks on 12,500 hosts, with two communicators and 12 edges each.
 BUDGET = 185 << 20
-NO_RANK = Rank(NO_WRITER, Host(""))
+NO_RANK = Rank(LogWriter(), Host(""))
 RUNTIME_CONNECT = (2, 22)  # since this version ranks connect at the first collective, not at init
 
 
@@ -36,8 +36,7 @@ class Log:
         self.hosts: dict[str, Host] = {}
         self.communicators: dict[bytes, Communicator] = {}  # by commId
         self.splits: dict[bytes, Communicator] = {}
-        self.edge_counts = dict.fromkeys(job.EDGE_KINDS, 0)
-        self.silent_ranks: list[Rank] = []  # others connect to them, they logged no connection
+        self.host_edges = HostEdges(())  # those of all ranks, once the log is finished
         self.gdr: set[bool] = set()
         self.no_gdr = ""  # place where NCCL logs that some rank has an edge without GPUDirect
         self.other_networks: dict[str, str] = {}  # name -> place
@@ -52,8 +51,8 @@ class Log:
     def finish(self) -> Log:
         """Determine which edges leave a host, once all lines are read; return the log."""
         self._unglue()
-        host_edges = job.HostEdges([*self.communicators.values(), *self.splits.values()])
-        host_edges.count_edges(self.ranks.values(), self.location_of)
+        self.host_edges = HostEdges([*self.communicators.values(), *self.splits.values()])
+        self.host_edges.count_edges(self.ranks.values(), self.location_of)
         for one in self.reported("nccl")[:MAX_KEPT]:
             rank = self._find_rank(one.groups.get("pid", ""))
             hits = self.hits[one.row.kind]
@@ -63,7 +62,6 @@ class Log:
             for kind in find_kinds(text) or ["last-error"]:
                 detail = f"{to_text(text[:300])}{one.sentence}"
                 self.hits[kind].append(MatchedMessage(NO_RANK, detail, one.line, True, one.place))
-        self.edge_counts, self.silent_ranks = dict(host_edges.counts), host_edges.silent_ranks
         self._name_sockets()
         self._judge_gdr()
         return self
@@ -75,7 +73,8 @@ class Log:
         self.gdr |= {True for host in hosts for _, gdr in host.gdr if gdr}
         if not self.gdr - {True} and any(host.staged_send for host in hosts):
             self.no_gdr = ""  # these sends are why all ranks log GDR 0
-        if self.no_gdr and self.gdr and not (self.edge_counts["tcp"] or self.edge_counts["other"]):
+        counts = self.host_edges.counts
+        if self.no_gdr and self.gdr and not (counts["tcp"] or counts["other"]):
             self.gdr.add(False)  # an edge over TCP makes all ranks log GDR 0 as well
 
     def _find_rank(self, pid: str) -> Rank:
@@ -146,7 +145,7 @@ class Log:
     @property
     def external_edges(self) -> int:
         """Number of edges between hosts, over any network."""
-        return sum(self.edge_counts[kind] for kind in ("rdma", "tcp", "other"))
+        return sum(self.host_edges.counts[kind] for kind in ("rdma", "tcp", "other"))
 
     def location_of(self, position: int) -> str:
         """Return `file:line` of a place: the index of the file, and the line in the low 40 bits."""
@@ -259,10 +258,8 @@ class Log:
         """
         numbers = self.numbers | self.unnamed
         numbers |= {int(one.rank) for one in self.others.found if one.rank}
-        devices: dict[Process, set[str]] = defaultdict(set)
-        for host, pid, device in {*self.ranks, *self.seen}:
-            if host:
-                devices[host, pid].add(device)
+        writers = {writer for writer in (*self.ranks, *self.seen) if writer.host}
+        devices = group_pairs((writer[:2], writer.device) for writer in writers)
         named = {rank.number: rank.process for rank in self.ranks.values() if rank.number >= 0}
         numbered = {rank.process for rank in self.ranks.values() if rank.number >= 0}
         groups = [{*named.values()} & devices.keys(), devices.keys() - numbered]
@@ -287,11 +284,9 @@ class Log:
     @cached_property
     def versions(self) -> dict[str, list[str]]:
         """Map NCCL versions to hosts; versions without a host count only if there are no others."""
-        hosts_of: dict[str, set[str]] = defaultdict(set)
-        for rank in self.ranks.values():
-            if rank.version:
-                hosts_of[rank.version].add(rank.writer.host)
-        versions = {version: sorted(hosts - {""}) for version, hosts in hosts_of.items()}
+        versioned = (rank for rank in self.ranks.values() if rank.version)
+        hosts_of = group_pairs((rank.version, rank.writer.host) for rank in versioned)
+        versions = {version: sorted({*hosts} - {""}) for version, hosts in hosts_of.items()}
         return {version: hosts for version, hosts in versions.items() if hosts} or versions
 
     @cached_property
@@ -324,7 +319,7 @@ class Log:
         return not version or tuple(map(int, version.split(".")[:2])) >= RUNTIME_CONNECT
 
 
-def _count_gpus(devices: set[str]) -> int:
+def _count_gpus(devices: Collection[str]) -> int:
     """Count the GPUs of one process, at least: a thread without a GPU writes as device 0."""
     count = sum(map(str.isdigit, devices))
     return 1 if count == 2 and "0" in devices else max(count, 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from probes.nccl.lines import MARK, STDIN, UnreadableLog
 from probes.nccl.parser import LINE_PARSERS
-from probes.nccl.patterns import WORDS, read_hints
+from probes.nccl.patterns import WORDS, read_hints, say
 
 
 def find_logs(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
@@ -48,8 +48,7 @@ def _walk(root: Path, skipped: list[str]) -> Iterator[Path]:
         for path in (Path(folder, name) for name in (*folders, *files)):
             if path.is_symlink():
                 if not _leads_into(path, root):  # its target is read in its own place
-                    outside = f"it is a link to a file outside {root}, or to no file"
-                    skipped.append(f"{path} was not read: {outside}. Give the file itself")
+                    skipped.append(say("outside", path=path, root=root))
             elif path.is_file():
                 yield path
             elif not path.is_dir():

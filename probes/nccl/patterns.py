@@ -1,4 +1,4 @@
-"""Compiles the phrases with which NCCL reports a problem, and the forms of its lines.
+"""Reads the tables: phrases of NCCL for a problem, forms of its lines, causes and remedies.
 
 Phrases are also those of RCCL and plugins, in all versions read.
 """
@@ -9,25 +9,26 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from probes import toml_tables
-from probes.toml_tables import ClosedTable, LazyTable, TableError
+from probes.toml_tables import ClosedTable, LazyTable, Model, fill_shared, read_tables, validate
 from reports.groups import group_pairs
 
 FILE = Path(__file__).with_name("phrases.toml")
 LINES = Path(__file__).with_name("lines.toml")
-Model = TypeVar("Model", bound=BaseModel)
+REMEDIES = Path(__file__).with_name("remedies.toml")
+ANY_TEXT = re.compile("")
 
 
-def _compile_bytes(text: str | list[str]) -> re.Pattern[bytes]:
-    """Compile a regular expression; a list has its alternatives."""
-    return re.compile((text if isinstance(text, str) else "|".join(text)).encode())
+def _join_bytes(text: object) -> object:
+    """Return a regular expression as bytes; a list has its alternatives."""
+    text = "|".join(map(str, text)) if isinstance(text, list) else text
+    return text.encode() if isinstance(text, str) else text
 
 
-Regex = Annotated[re.Pattern[bytes], BeforeValidator(_compile_bytes)]
+Regex = Annotated[re.Pattern[bytes], BeforeValidator(_join_bytes)]
 
 
 def read_table(model: type[Model], file: Path) -> Model:
@@ -35,10 +36,9 @@ def read_table(model: type[Model], file: Path) -> Model:
 
     `{name}` stands for the shared text of this name.
     """
-    tables = toml_tables.read_tables(file)
-    toml_tables.validate(model, tables, str(file))
-    filled = toml_tables.fill_shared(tables, tables.get("shared", {}))
-    return toml_tables.validate(model, filled, str(file))
+    tables = read_tables(file)
+    validate(model, tables, str(file))
+    return validate(model, fill_shared(tables, tables.get("shared", {})), str(file))
 
 
 class NoiseForm(ClosedTable):
@@ -88,13 +88,66 @@ LINE = LazyTable(lambda: read_form_table().line)
 TEXT = LazyTable(lambda: read_form_table().text)
 
 
-class Phrase(ClosedTable):
+class ErrorCause(ClosedTable):
+    """Cause of an error by the `pattern` of its text; the default `remedy` is the catalogue's."""
+
+    pattern: re.Pattern[str] = ANY_TEXT
+    reason: str
+    remedy: str = ""
+
+
+def _check_last(causes: list[ErrorCause]) -> list[ErrorCause]:
+    if not causes or causes[-1].pattern != ANY_TEXT:
+        raise ValueError("expected a last cause without a pattern, for any text")
+    return causes
+
+
+ErrorCauses = Annotated[list[ErrorCause], AfterValidator(_check_last)]
+
+
+class Remedies(ClosedTable):
+    """The file remedies.toml.
+
+    It has `texts` by name, `phases` by that of a start, and `causes` by that of an event.
+    `results` has the meanings of ncclResult_t.
+    """
+
+    shared: dict[str, str]
+    texts: dict[str, str]
+    results: dict[str, str]
+    phases: dict[str, str]
+    causes: dict[str, ErrorCauses]
+
+
+@cache
+def read_remedies() -> Remedies:
+    """Read the file, once.  Raises TableError."""
+    return read_table(Remedies, REMEDIES)
+
+
+def say(name: str, **parts: object) -> str:
+    """Fill parts into one of the texts."""
+    return read_remedies().texts[name].format(**parts)
+
+
+class LogForm(ClosedTable):
+    """One form of a line: its `versions` are those of NCCL, where nothing else is named.
+
+    `example` is a line of that form; a test reads it. `code` is that of the finding.
+    """
+
+    pattern: Regex
+    versions: str
+    example: str
+    code: str = ""
+    advice: str = ""
+
+
+class Phrase(LogForm):
     """One way to report something.
 
     The text of a warning begins with the NCCL source file that it names: `nvls.cc Cuda ...`.
     One of the `words` is in each line of it; without `words`, only warnings are searched for it.
-    `versions` are those of NCCL, where nothing else is named.  `example` is a line of that form; a
-    test reads it.
 
     The first row of a kind has the keys of the kind. With `code` and `problem` a line of it alone
     shows a fault: the code of the finding, and what is wrong with the host that wrote it. With
@@ -105,17 +158,12 @@ class Phrase(ClosedTable):
     """
 
     kind: str
-    pattern: bytes
     words: list[bytes] = []
-    versions: str
     meaning: str
     severity: Literal["error", "retry", "follow-up", "news", "harmless"]
-    example: str
-    code: str = ""
     problem: str = ""
     over: list[str] = []
     note: str = ""
-    advice: str = ""
     blocks: bool = False
 
 
@@ -162,15 +210,8 @@ def read_hints() -> frozenset[bytes]:
 @cache
 def read_patterns() -> Mapping[str, re.Pattern[bytes]]:
     """Compile the phrases of each kind to one pattern, once.  Raises TableError."""
-    rows = group_pairs((phrase.kind, phrase.pattern) for phrase in read_phrases())
-    return {kind: _compile(kind, b"|".join(patterns)) for kind, patterns in rows.items()}
-
-
-def _compile(kind: str, pattern: bytes) -> re.Pattern[bytes]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise TableError(f"{FILE}: {kind}: expected a regular expression: {error}") from None
+    rows = group_pairs((phrase.kind, phrase.pattern.pattern) for phrase in read_phrases())
+    return {kind: re.compile(b"|".join(patterns)) for kind, patterns in rows.items()}
 
 
 def is_warning(kind: str) -> bool:

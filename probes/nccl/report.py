@@ -11,12 +11,13 @@ from typing import Any
 
 from probes.findings import join_names
 from probes.nccl import calls, detect_init, detect_transport
-from probes.nccl.calls import Names, first_of_each, first_rows, rank_names, say
+from probes.nccl.calls import Names, first_of_each, first_rows, rank_names
 from probes.nccl.job import MAX_RANKS, STAGES, MatchedMessage
 from probes.nccl.log import NO_RANK, Log
 from probes.nccl.parser import read_logs
-from probes.nccl.patterns import read_kinds
+from probes.nccl.patterns import read_kinds, say
 from probes.nccl.rows import Reported
+from reports.numbers import quantity
 from reports.record import Finding
 from reports.sanitize import one_line
 
@@ -93,8 +94,8 @@ class NcclReport:
     def _list_facts(self) -> list[str]:
         """List what is certain of the job as a table."""
         least = "" if self.size_known else "at least "
-        hosts = _count(self.hosts, "host") if self.hosts else "host not named"
-        shown = f"{least}{_count(self.ranks, 'rank')}, {hosts}" if self.ranks else "none named"
+        hosts = quantity(self.hosts, "hosts") if self.hosts else "host not named"
+        shown = f"{least}{quantity(self.ranks, 'ranks')}, {hosts}" if self.ranks else "none named"
         edges = ", ".join(f"{number} {kind}" for kind, number in self.edges.items() if number)
         gdr = {True: ", GPUDirect RDMA", False: ", without GPUDirect RDMA", None: ""}[self.gdr]
         return [
@@ -133,7 +134,7 @@ def judge_log(log: Log) -> NcclReport:
             calls.reported_follow_ups, detect_init.find_hang,
         )  # fmt: skip
         findings += next(filter(None, (list(detect(log)) for detect in explain)), [])
-    counts = log.edge_counts
+    counts = dict(log.host_edges.counts)
     if log.single_host:  # with P2P and shared memory off, one host's ranks connect over the network
         counts = {"rdma": 0, "tcp": 0, "intra": sum(counts.values()), "other": 0}
     seen_hosts = {writer.host for writer in log.seen} - {""}
@@ -267,14 +268,14 @@ def _incomplete(log: Log, *, silent: bool = True) -> Iterator[str]:
         yield say("truncated", names=join_names(truncated), verb=verb, files=files)
     if log.full:
         yield say("full", size=MAX_RANKS)
-    if silent and log.silent_ranks:
-        yield say("silent", ranks=rank_names(log.silent_ranks))
+    if silent and log.host_edges.silent_ranks:
+        yield say("silent", ranks=rank_names(log.host_edges.silent_ranks))
 
 
 def _shorten(sentences: list[str]) -> list[str]:
     """Return the first sentences, and how many more there are."""
     more = len(sentences) - MAX_UNREAD
-    last = f"{_count(more, 'more file')} not read, or without a line of NCCL"
+    last = f"{quantity(more, 'more files')} not read, or without a line of NCCL"
     return [*sentences[:MAX_UNREAD], *([last] if more > 0 else [])]
 
 
@@ -305,9 +306,8 @@ def _missing(log: Log) -> Iterator[str]:
 
 def _unknown(log: Log, findings: list[Finding]) -> Iterator[str]:
     """List networks and warnings that are not known here, and that no finding quotes."""
-    if log.edge_counts["other"]:
-        networks = join_names(log.other_networks)
-        yield f"seatrial does not know whether the network {networks} uses RDMA"
+    if log.host_edges.counts["other"]:
+        yield say("unknown_network", names=join_names(log.other_networks))
     quoted = _quoted(findings)
     for kind, problem in calls.uncertain_kinds().items():
         if hits := [hit for hit in log.hits[kind] if hit.line not in quoted]:
@@ -327,10 +327,6 @@ def _unconnected(log: Log, counts: dict[str, int]) -> Iterator[str]:
         later = say("at_runtime")
     one = ": run one collective" if log.single_host else ""
     yield f"{none} ranks{one}" if one_host else f"{none} hosts{later}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _wrap(text: str, width: int, indent: str = "") -> list[str]:

@@ -17,7 +17,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from probes.nccl.patterns import LINE, WORDS, Regex, read_form_table, read_table
+from probes.nccl.patterns import LINE, WORDS, LogForm, read_form_table, read_table
 from probes.toml_tables import ClosedTable
 from reports.groups import group_pairs
 
@@ -49,9 +49,6 @@ class Origin(NamedTuple):
     def name(self) -> str:
         """Rank or process, and host: `rank 3 on node1`, as far as they are known."""
         return " on ".join(filter(None, (self.who, self.host)))
-
-
-NOWHERE = Origin()
 
 
 def find_place(prefix: bytes) -> Origin:
@@ -117,7 +114,7 @@ def _goes_on(piece: bytes, line: bytes, width: int) -> bool:
     return not (fits or OWN.search(line) or LINE["begin"].match(line) or RULE.search(piece))
 
 
-class LineRow(ClosedTable):
+class LineRow(LogForm):
     """One problem as a line of another program reports it.
 
     `pattern` is searched where one of the `words` stands. Its named groups fill `sentence`; a group
@@ -143,13 +140,8 @@ class LineRow(ClosedTable):
         "quote", "exception", "hint",
     ]  # fmt: skip
     words: Annotated[list[bytes], Field(min_length=1)]
-    pattern: Regex
-    versions: str
-    example: str
-    code: str = ""
     kind: str = ""
     sentence: str = ""
-    advice: str = ""
     ends: bool = False
     caught: bool = False
 

@@ -192,7 +192,7 @@ def test_both_jobs_hold_a_part_whoever_ray_serves_first(monkeypatch: pytest.Monk
         rig=SimpleNamespace(jobs=jobs, release=lambda: None),
         observer=observer,
         as_control=nullcontext,
-        wait_idle=lambda: None,
+        release_all=lambda: None,
         until=lambda *_: told.append("all held"),
         total=3,
         measure=None,

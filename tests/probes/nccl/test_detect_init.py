@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from probes.nccl.calls import read_remedies
 from probes.nccl.detect_init import missing_ranks
+from probes.nccl.patterns import read_remedies
 from probes.nccl.report import NcclReport
 from tests.recordings.generate.nccl_logs import Job, faulty, none, socket
 from tests.support.nccl_report import codes, told

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from probes.findings import CATALOGUE
-from probes.nccl import calls, patterns
+from probes.nccl import patterns
 from probes.nccl import patterns as phrases
-from probes.nccl.calls import find_cause, read_remedies
-from probes.nccl.patterns import TRACES, read_patterns, read_phrases
+from probes.nccl.calls import find_cause
+from probes.nccl.patterns import TRACES, read_patterns, read_phrases, read_remedies
 from probes.nccl.rows import LineRow, read_rows
 from probes.toml_tables import TableError
 
-PHRASES, REMEDIES = phrases.FILE.read_text(), calls.FILE.read_text()
+PHRASES, REMEDIES = phrases.FILE.read_text(), patterns.REMEDIES.read_text()
 FIRST = 'kind = "no-verbs"'
 
 
@@ -30,7 +30,11 @@ FIRST = 'kind = "no-verbs"'
         (PHRASES, "phrase = []", "'phrase': expected 1 or more entries, found []"),
         (PHRASES, PHRASES.partition("libibverbs'")[0], "not TOML: "),
         ("libibverbs'", "libibverbs", "not TOML: "),
-        ("libibverbs'", "libibverbs('", "no-verbs: expected a regular expression: "),
+        (
+            "libibverbs'",
+            "libibverbs('",
+            "'phrase.0.pattern': expected a regular expression, found ",
+        ),
     ],
 )
 def test_a_wrong_phrase_is_one_sentence(
@@ -69,7 +73,7 @@ def test_a_wrong_remedy_is_one_sentence(
 ) -> None:
     file = tmp_path / "remedies.toml"
     file.write_text(REMEDIES.replace(before, after, 1))
-    monkeypatch.setattr(calls, "FILE", file)
+    monkeypatch.setattr(patterns, "REMEDIES", file)
     with pytest.raises(TableError, match=r"^[^\n]*$") as raised:
         read_remedies.__wrapped__()
     assert str(raised.value).startswith(f"{file}: ")
@@ -84,7 +88,7 @@ def test_each_kind_that_is_named_has_a_phrase() -> None:
 
 
 def test_each_text_is_used_and_each_that_is_used_is_there() -> None:
-    source = "".join(path.read_text() for path in calls.FILE.parent.glob("*.py"))
+    source = "".join(path.read_text() for path in patterns.FILE.parent.glob("*.py"))
     texts = read_remedies().texts
     assert set(re.findall(r"say\(['\"](\w+)['\"]", source)) <= texts.keys()
     used = {name for name in texts if re.search(f"['\"]{name}['\"]", source)}
@@ -129,7 +133,7 @@ def test_each_row_has_a_role_that_is_known() -> None:
 
 
 def test_each_form_of_a_line_is_used_and_each_that_is_used_is_there() -> None:
-    source = "".join(path.read_text() for path in calls.FILE.parent.glob("*.py"))
+    source = "".join(path.read_text() for path in patterns.FILE.parent.glob("*.py"))
     known = patterns.read_form_table()
     for table, names in (("LINE", known.line), ("TEXT", known.text), ("WORDS", known.words)):
         assert set(re.findall(rf"{table}\[['\"](\w+)['\"]\]", source)) <= names.keys()
