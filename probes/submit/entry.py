@@ -176,7 +176,7 @@ def _refuse(sentence: str) -> None:
 def _remove_old() -> None:
     """Remove submissions of this user that were not brought back in time."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):
+        with suppress(OSError):  # another run of this user has just removed it
             state = folder.lstat()
             if state.st_uid == os.geteuid() and time.time() - state.st_mtime > OLD_S:
                 shutil.rmtree(folder, ignore_errors=True)
