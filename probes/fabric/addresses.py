@@ -287,10 +287,8 @@ def ask_first_ranks(
     if not asked:
         return {}
     more = {rank: each[name] for name, rank in asked.items()} if each else {}
-    by_rank, groups = (
-        [more.get(r, ()) for r in range(len(gang.places))],
-        [[r] for r in asked.values()],
-    )
+    by_rank = [more.get(rank, ()) for rank in range(len(gang.places))]
+    groups = [[rank] for rank in asked.values()]
     results = gang.run(function, *arguments, timeout=timeout, each=by_rank, groups=groups)
     return dict(zip(asked, results, strict=True))
 

@@ -39,9 +39,12 @@ JOB_LINE = 0  # in place of a line's number: the guide's job itself
 
 
 def judge_guide(
-    guide: Guide, hosts: Sequence[str], measure: Recorder,
-    values: Mapping[str, str] | None = None, settings: Sequence[Fault] | None = (),
-) -> None:  # fmt: skip
+    guide: Guide,
+    hosts: Sequence[str],
+    measure: Recorder,
+    values: Mapping[str, str] | None = None,
+    settings: Sequence[Fault] | None = (),
+) -> None:
     """Judge the guide's lines: as they stand in it, and as typed with the contract's `values`.
 
     What seatrial fills into values is not judged.  `settings` are the faults of
@@ -288,9 +291,13 @@ def _judge_export(
 
 
 def judge_network(
-    job: AnnouncedJob, fabric: str, sent: JobBytes, said: Transcript, measure: Recorder,
+    job: AnnouncedJob,
+    fabric: str,
+    sent: JobBytes,
+    said: Transcript,
+    measure: Recorder,
     idle: JobBytes | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Judge whether the job's own bytes took the agreed fabric, on each node that has ranks.
 
     Where another network carried enough for half of the job, on more than two nodes, whose bytes

@@ -39,13 +39,19 @@ def read_settings(values: Mapping[str, str | None]) -> RunSettings:
     if why := check_nonce(values["nonce"] or ""):
         raise OptionError(why)
     return RunSettings(
-        spec=values["cluster"] or "", contract_arg=name or "", agreed=agreed,
-        tier=tier or (agreed.tier if agreed else TIERS[0]), run_dir=values["run_dir"],
-        nodes=nodes, only=only, nonce=values["nonce"] or "",
-        operator=one_line(values["operator"] or ""), wait_for_nodes_s=wait_s,
+        spec=values["cluster"] or "",
+        contract_arg=name or "",
+        agreed=agreed,
+        tier=tier or (agreed.tier if agreed else TIERS[0]),
+        run_dir=values["run_dir"],
+        nodes=nodes,
+        only=only,
+        nonce=values["nonce"] or "",
+        operator=one_line(values["operator"] or ""),
+        wait_for_nodes_s=wait_s,
         wait_for_room_s=_read_wait("wait_for_room", values),
         paths=read_paths(Path(before), agreed) if (before := values["paths_from"]) else None,
-    )  # fmt: skip
+    )
 
 
 def _check_nodes(agreed: Contract | None, nodes: int | None, wait_s: int) -> None:

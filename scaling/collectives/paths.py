@@ -48,8 +48,7 @@ def read_pairs(packed: Sequence[Sequence[Any]], then: Facts, now: Facts) -> set[
 
     A node that has other GPUs now is another one: its pairs have not met.
     """
-    old, new = ({one.get("name"): [gpu.get("uuid") for gpu in one.get("gpus", ())] for one in of}
-                for of in (then, now))  # fmt: skip
+    old, new = _gpus_of(then), _gpus_of(now)
     same, met = {name for name in new if old.get(name) == new[name]}, set[Pair]()
     for ports, digits in packed:
         pairs = [*combinations(ports, 2)]
@@ -57,3 +56,8 @@ def read_pairs(packed: Sequence[Sequence[Any]], then: Facts, now: Facts) -> set[
         met.update(pair for pair, bit in zip(pairs, bits, strict=False) if bit == "1")
     # A port is named `fab1 on node0`, or as its node.
     return {pair for pair in met if same.issuperset(port.rpartition(" on ")[2] for port in pair)}
+
+
+def _gpus_of(facts: Facts) -> dict[Any, list[Any]]:
+    """Return the UUIDs of each node's GPUs, by its name."""
+    return {one.get("name"): [gpu.get("uuid") for gpu in one.get("gpus", ())] for one in facts}

@@ -53,7 +53,7 @@ BUDGET = {
     "probes/contract": 1671,  # kinds of nodes; a key names its parts; limits by size; one node
     "probes/environment": 836,  # boards without NVLink; what slows or hangs every job
     # NVLink by domain; ports on which RDMA alone passes.
-    "probes/fabric": 3783,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
+    "probes/fabric": 3782,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
     "probes/faults": 325,
     "probes/gang": 2060,  # strategies on one ordered node
     "probes/hosts": 5316,  # what a contract agrees on is a note; which Xids follow a kill
@@ -61,7 +61,7 @@ BUDGET = {
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
     # A guide is judged as typed, with its variables; bytes of a job may be those of others.
-    "probes/launch": 2526,  # both self-tests run at once
+    "probes/launch": 2533,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
     "probes/nccl": 2282,  # GPUDirect on EFA by GPU; forms of lines, phrases and texts are tables
     "probes/restart": 1588,  # copies of checkpoints are links
@@ -73,7 +73,7 @@ BUDGET = {
     # event's end.
     # A run says what its contract lacks.
     # A run carries on with the pairs of nodes of an earlier one.
-    "probes/session": 1615,  # a probe that failed is written in its criterion's words
+    "probes/session": 1621,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1119,
     # Variables of the environment that are changed for a while, in one place.
@@ -90,7 +90,7 @@ BUDGET = {
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
     "reports": 6923,  # facts of nodes in several lines; the commands of a submitted run
-    "scaling": 3025,  # which pairs met, over several runs; groups that are kept; a short ladder
+    "scaling": 3026,  # which pairs met, over several runs; groups that are kept; a short ladder
     "seatrial": 57,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more
