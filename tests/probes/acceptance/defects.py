@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from probes.cluster.network_facts import RDMA, interfaces_of
 from probes.contract.contract import Contract, load, shipped_contracts
@@ -240,13 +240,6 @@ def judge_cell(name: str, defect_id: str, size: int) -> Cell | None:
     return Cell(found, "; ".join([*covered, work.coverage]), 0 if most is None else most)
 
 
-class Silent(MemoryRecorder):
-    """Recorder that keeps no files."""
-
-    def keep(self, *_: Any, **__: Any) -> str:  # type: ignore[override]
-        return ""
-
-
 @cache
 def _judge_fabric(name: str, size: int, network: Sequence[tuple[str, Any]]) -> MemoryRecorder:
     """Judge once what defects of machines leave as it is."""
@@ -255,7 +248,7 @@ def _judge_fabric(name: str, size: int, network: Sequence[tuple[str, Any]]) -> M
 
 def judge_fabric(fleet: Fleet, defect: Defect) -> MemoryRecorder:
     """Let FABRIC's judges judge a sweep, rails, pairs and collectives of this fleet."""
-    measure, system = Silent(fleet.contract, "p", "FABRIC"), fleet.system
+    measure, system = MemoryRecorder(fleet.contract, "p", "FABRIC"), fleet.system
     inside = system.inside_short(fleet.gpus) * defect.inside
     names = [f"n{at}" for at in range(fleet.nodes)]
     few = names[:4]
@@ -343,10 +336,10 @@ def judge_others(fleet: Fleet, defect: Defect, run: SweepResult, measure: Memory
 def read_report(network: str, gdr: bool, gpu: str) -> TransportReport:
     """Read the log of two nodes, as FABRIC does."""
     with tempfile.TemporaryDirectory() as folder:
-        logs = written(Path(folder), Job(gdr=gdr, network=lambda _: network))
+        logs: Any = written(Path(folder), Job(gdr=gdr, network=lambda _: network))
         facts = [{"name": name, "gpus": 8 * [{"name": gpu}]} for name in ("n0", "n1")]
-        logs.cluster.facts.extend(facts)  # type: ignore[attr-defined]
-        return logs.report(gang(), NAMES)
+        logs.cluster.facts.extend(facts)  # of a stand-in: a cluster's own cannot be changed
+        return cast(TransportReport, logs.report(gang(), NAMES))
 
 
 def read_log(fleet: Fleet, gdr: bool) -> TransportReport:
@@ -473,8 +466,7 @@ def write_page() -> str:
         system, rates = fleet.system, sound_rates(fleet.model)
         short = system.inside_short(fleet.gpus)
         rings = [system.ring_at(fleet_of(name, size).nodes) for size in SIZES]
-        figures = (system.inside, "GB/s"), (short, "GB/s")
-        figures += ((system.mfu, "ratio"),)  # type: ignore[assignment]
+        figures = [(system.inside, "GB/s"), (short, "GB/s"), (system.mfu, "ratio")]
         both = [quantity(ring, "GB/s") if ring else "-" for ring in dict.fromkeys(rings)]
         texts = [" to ".join(both), *(quantity(value, unit) for value, unit in figures)]
         mark = "" if find_rates(fleet.model) else " (derived)"
