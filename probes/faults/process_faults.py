@@ -17,11 +17,11 @@ from typing import Any, Protocol
 
 from probes.cluster.ask import ask_nodes, on_node
 from probes.cluster.cluster import Cluster
-from probes.contract.placement import as_ranges
 from reference_trainer.late import ray
 from reference_trainer.launch.gang import Gang
 from reference_trainer.launch.supervisor import Attempt
 from reference_trainer.launch.worker import RankLocation
+from reference_trainer.rank_environment import ranges
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class ProcessFault(FaultInjector):
         node = node_names.get(self.victim.node, "?") if self.victim else "?"
         ranks = "rank" if len(self._ranks) == 1 else "ranks"
         all_of_it = ", all of this node" if self.fault.whole_node else ""
-        return f"{ranks} {as_ranges(self._ranks)} on {node}{all_of_it}"
+        return f"{ranks} {ranges(self._ranks)} on {node}{all_of_it}"
 
     def close(self) -> None:
         """Stop waiting and end the agent."""

@@ -287,9 +287,9 @@ class ReferenceRun:
         devices = join_names(sorted({result["device_name"] for result in self.results}))
         machines = quantity(len({result["host"] for result in self.results}), "machines")
         sizes = [save["bytes"] for save in self.results[0]["checkpoints"]]
-        saved = quantity(max(sizes, default=0), "bytes")
+        saved = quantity(max(sizes, default=0) / 1e6, "MB")
         ranks = f"{quantity(len(self.results), 'ranks')} ({devices}) on {machines}"
-        return f"{ranks}, {saved} a checkpoint: RESTART saves and loads no larger one"
+        return f"{ranks}, checkpoints of {saved}. Larger ones were not tested"
 
     @property
     def least_wrong_distance(self) -> float:

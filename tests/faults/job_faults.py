@@ -207,9 +207,9 @@ RESTART = [
 ]  # fmt: skip
 
 RESTART_OF_PAIRS = [
-    Case("one-at-a-time", {"RESTART-NOT-RECOVERED"}, [], ["ranks [2, 3] were lost at once"],
-         ENDS, scenario="node-killed"),
-    Case("one-at-a-time", set(), [], [], near=("outcome", "attempts"), scenario=TWICE),
+    Case("one-at-a-time", {"RESTART-ATTEMPTS"}, [], ["ranks 2, 3 died on node1; ranks [2, 3] were"],
+         {"attempts"}, scenario="node-killed"),
+    Case("one-at-a-time", near=("RESTART.outcome", "RESTART.attempts"), scenario=TWICE),
 ]  # fmt: skip
 
 JOB_FAMILIES: dict[str, tuple[Family, list[Case]]] = {

@@ -318,6 +318,15 @@ def test_a_run_that_met_a_full_disk_computes_as_before(step: int) -> None:
     assert f"step {step}" in result.findings[0].statement
 
 
+def test_a_run_says_its_size_devices_and_machines() -> None:
+    run = original()
+    run.results[1] |= {"host": "node1", "device_name": "NVIDIA H200"}
+    said = "2 ranks (CPU, NVIDIA H200) on 2 machines, checkpoints of 0.352 MB."
+    assert run.describe() == f"{said} Larger ones were not tested"
+    run.results[0]["checkpoints"] = []
+    assert "checkpoints of 0 MB" in run.describe()
+
+
 @pytest.mark.parametrize("committed", [[], [8]])
 def test_a_disk_that_was_not_full_is_noticed(committed: list[int]) -> None:
     run = original()
