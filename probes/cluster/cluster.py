@@ -177,14 +177,17 @@ class Cluster:
     def known_nodes(self) -> list[dict[str, Any]]:
         """List every node that Ray has ever counted; a restarted node only in its present state.
 
-        Each has id, name, host, address, ports, alive, head and resources.  Our spare raylets
-        (probes/faults/spare_nodes.py) are no part of the cluster.
+        Each has id, name, host, address, ports, alive, drained, head and resources.  One that is
+        drained takes no work, so it does not count as alive.  A node is known by its address: it
+        may come back by another name.  Our spare raylets (probes/faults/spare_nodes.py) are no part
+        of the cluster.
         """
         import ray
 
+        drained = self._read_drained()
         nodes = [
             {
-                "id": node["NodeID"],
+                "id": (id := node["NodeID"]),
                 "name": node["NodeManagerHostname"],
                 "host": node["NodeManagerHostname"],
                 "address": node["NodeManagerAddress"],
@@ -193,15 +196,17 @@ class Cluster:
                     "object manager": node.get("ObjectManagerPort"),
                     "metrics": node.get("MetricsExportPort"),
                 },
-                "alive": bool(node["Alive"]),
+                "alive": bool(node["Alive"]) and id not in drained,
+                "drained": bool(node["Alive"]) and id in drained,
                 "head": HEAD_RESOURCE in node["Resources"],
                 "resources": node["Resources"],
             }
             for node in ray.nodes()
             if not is_spare(node)
         ]
-        alive = {(n["name"], n["address"]) for n in nodes if n["alive"]}
-        nodes = [n for n in nodes if n["alive"] or (n["name"], n["address"]) not in alive]
+        there = [node for node in nodes if node["alive"] or node["drained"]]
+        addresses = {node["address"] for node in there}
+        nodes = [node for node in nodes if node in there or node["address"] not in addresses]
         hosts = Counter(node["name"] for node in nodes if node["alive"])
         for node in nodes:  # raylets that share a host get their node id in the name
             if hosts[node["name"]] > 1:
@@ -209,13 +214,10 @@ class Cluster:
         return nodes
 
     def node_states(self) -> list[NodeState]:
-        """List every node that Ray has ever counted, but for spare raylets, as Ray counts it now.
-
-        Ray's client does not learn which nodes are drained.
-        """
+        """List every node that Ray has ever counted, as it counts it now, without spare raylets."""
         import ray
 
-        draining = {} if self.kind == "client" else read_draining()
+        draining = self._read_drained()
         return [
             NodeState(
                 id=(id := node["NodeID"]),
@@ -231,6 +233,10 @@ class Cluster:
             for node in ray.nodes()
             if not is_spare(node)
         ]
+
+    def _read_drained(self) -> dict[str, int]:
+        """Read the nodes that are drained; Ray's client does not learn of them."""
+        return {} if self.kind == "client" else read_draining()
 
     @contextmanager
     def expecting_loss(self, *ids: str) -> Iterator[None]:

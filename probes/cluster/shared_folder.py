@@ -29,7 +29,7 @@ BLIND = "cannot write to {}, or cannot see the files that other nodes write ther
 
 
 class FolderUnknown(RuntimeError):
-    """Raised when nothing is known of the folder, because no node could write there."""
+    """Raised when nothing is known of the folder: no node could write there, or one is silent."""
 
 
 def find_blind_nodes(
@@ -38,8 +38,9 @@ def find_blind_nodes(
     """Find the nodes that do not write and see what most nodes write and see in `folder`.
 
     If two views have as many nodes, the driver's own view decides.  If it does not, all nodes are
-    named.  Raises FolderUnknown if no node could write: then no node is blamed.  `elsewhere` maps
-    node ids to another folder that these nodes use (for a control).
+    named.  Raises FolderUnknown if no node could write: then no node is blamed.  A node that does
+    not answer is not blind: without any blind one, FolderUnknown names it.  `elsewhere` maps node
+    ids to another folder that these nodes use (for a control).
     """
     token = f".seatrial-{os.urandom(8).hex()}"
     names = {node["id"]: node["name"] for node in cluster.nodes}
@@ -51,11 +52,17 @@ def find_blind_nodes(
         errors = cluster.on_each_node(write_token, each=paths)
         written = {Path(paths[id]).name for id in errors if not errors[id]}
         if not written:
-            raise FolderUnknown(next(iter(errors.values()), "no node answers"))
+            why = next(iter(errors.values()), "no node answers")
+            raise FolderUnknown(f"no node can write there: {why}")
         views = cluster.on_each_node(list_tokens, token, each=folders)
         seen = {id: written.intersection(view) for id, view in views.items()}
         agreeing = _largest_view(seen, written.intersection(list_tokens(token, folder)))
-        return [name for id, name in names.items() if id not in agreeing or errors.get(id, "?")]
+        silent = names.keys() - (errors.keys() & views.keys())
+        sound = {id for id in agreeing if not errors.get(id)}
+        blind = [name for id, name in names.items() if id not in sound | silent]
+        if silent and not blind:
+            raise FolderUnknown(f"no answer from {', '.join(names[id] for id in sorted(silent))}")
+        return blind
     finally:
         cluster.on_each_node(remove_token, each=paths)
         for path in paths.values():
@@ -69,7 +76,7 @@ def find_folder_problem(cluster: Any, folder: Path) -> tuple[str, list[str]]:
     try:
         blind = find_blind_nodes(cluster, str(folder))
     except FolderUnknown as unknown:
-        return f"no node can write to {folder}: {unknown}", []
+        return f"{folder}: {unknown}", []
     return (f"{', '.join(blind)} {BLIND.format(folder)}" if blind else ""), blind
 
 

@@ -325,7 +325,8 @@ def judge_sums(fleet: WorkFleet, sums: Sums, measure: Recorder, *, hashes: bool)
 def judge_errors(fleet: WorkFleet, sums: Sums, runs: Iterable[Speeds], measure: Recorder) -> None:
     """Judge that each worker has a GPU of its own, answers, and ends its work without an error.
 
-    A worker that never started proves nothing: its accelerator may be in use.
+    A worker that never started proves nothing: its accelerator may be in use.  Neither does one
+    that ended with its node: no accelerator is at fault.
     """
     errors = {key: one.error for key, one in fleet.accelerators.items() if one.error}
     errors |= {key: str(one["error"]) for key, one in sums.items() if one["error"]}
@@ -337,7 +338,8 @@ def judge_errors(fleet: WorkFleet, sums: Sums, runs: Iterable[Speeds], measure: 
     }
     texts = {key: f"torch stops with: {text}" for key, text in errors.items()}
     silent = [key for key, one in fleet.accelerators.items() if key in fleet.errors]
-    started = [key for key in silent if fleet.accelerators[key].number]
+    there = {key: fleet.is_alive(key.rpartition(":")[0]) for key in silent}
+    started = [key for key in silent if fleet.accelerators[key].number and there[key]]
     texts |= {key: f"its worker stops answering: {fleet.errors[key]}" for key in started}
     unknown = {key: fleet.why_unknown(key) for key in silent if key not in started}
     fleet.count_accused(measure, check.WORK_ERRORS, {**shared, **texts}, unknown)

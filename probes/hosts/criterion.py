@@ -208,6 +208,10 @@ TEMP_ROOM = default_check(
     "Ray stops storing objects when 95 % of a disk is used (local_fs_capacity_threshold)",
     low=0.05, failing="the disk of Ray's session or of temporary files has only {value} free{on}",
 )
+BREAKING_CONDITIONS = none_of(
+    "breaking_conditions", "conditions", "each of them is known to break or slow jobs",
+    when=OWN_HOSTS, failing="a worker meets conditions that break jobs{on}: {value}",
+)
 STRAY_RAYLETS = default_check(
     "stray_raylets", "raylets", "a raylet of another cluster may give the same GPUs to other jobs",
     high=0, when=OWN_HOSTS, failing="raylets of another Ray cluster are running{on}: {value}",
@@ -424,6 +428,7 @@ LARGER_ORDER = ControlRow("larger order", NODES, GPUS)
 MISSING_GPU = ControlRow("missing GPU", DIAG_FAILURES)
 OWN_FOLDER = ControlRow("own folder", SHARED_MISSING, when=SHARED_BY_NODES)
 STRAINED_PROCESS = ControlRow("strained process", *LIMITS)
+SHORT_FILES = ControlRow("short files", BREAKING_CONDITIONS)
 LOST_CLOCK = ControlRow("lost clock", CLOCK_OFFSET)
 LOOPBACK_ADDRESS = ControlRow("loopback address", ADDRESS_ELSEWHERE)
 LOOPBACK_NAME = ControlRow("loopback name", LOOPBACK_NAMES)
@@ -474,9 +479,9 @@ PROBES = (
     ),
     Probe(
         "test_hosts.py::test_jobs_get_the_limits_they_need", tier="quick", usual_s=2,
-        checks=(*LIMITS, CLOCK_OFFSET, IMAGE_DIFFERENCES, EGRESS_CLOSED, RAY_CLIENT,
+        checks=(*LIMITS, BREAKING_CONDITIONS, CLOCK_OFFSET, IMAGE_DIFFERENCES, EGRESS_CLOSED, RAY_CLIENT,
         MODEL_DIFFERENCES, RDMA_CLOSED),
-        controls=(STRAINED_PROCESS, LOST_CLOCK, OTHER_IMAGE, CLOSED_TARGET, CLOSED_CLIENT,
+        controls=(STRAINED_PROCESS, SHORT_FILES, LOST_CLOCK, OTHER_IMAGE, CLOSED_TARGET, CLOSED_CLIENT,
         CHANGED_FILE, HIDDEN_DEVICES),
         disturbs=(TASKS,
         "contacts the targets of `egress`, and reads `model_files`, if the contract lists them"),

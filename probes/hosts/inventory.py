@@ -329,8 +329,14 @@ def judge_nodes(
     known = cluster.known_nodes()
     # A node that died twice has two entries.
     dead = list(dict.fromkeys(node["name"] for node in known if not node["alive"]))
-    lost = dead if ordered else gone
-    if not silent and (len(facts) < ordered if ordered else lost):
+    drained = [node["name"] for node in known if node.get("drained")]
+    lost = [name for name in (dead if ordered else gone) if name not in drained]
+    if drained:
+        text = (
+            f"{join_names(drained)}: being drained, so Ray gives them no work. Expected: no drain"
+        )
+        measure.explain(finding("HOST-DRAINED", text, drained))
+    if not silent and (len(facts) + len(drained) < ordered if ordered else lost):
         no_gpus = [fact["name"] for fact in bystanders]
         names = lost or no_gpus or ["a node that never joined"]
         of = f"{len(facts)} of {ordered} nodes answer" if ordered else f"{len(facts)} nodes answer"
@@ -503,7 +509,7 @@ def judge_folder(
     try:
         blind = find_blind_nodes(cluster, folder, elsewhere)
     except FolderUnknown as unknown:
-        measure(check.SHARED_MISSING, None, on=folder, note=f"no node can write there: {unknown}")
+        measure(check.SHARED_MISSING, None, on=folder, note=str(unknown))
         return
     measure(check.SHARED_MISSING, len(blind), on=folder)
     for name in blind:

@@ -15,6 +15,7 @@ from probes.hosts import closing as at_end
 from probes.hosts import (
     compute_controls,
     compute_judge,
+    conditions,
     controls,
     endpoints,
     inventory,
@@ -167,6 +168,8 @@ def test_jobs_get_the_limits_they_need(cluster, terms, measure):
     limits.note_settings(facts, measures, measure)
     if facts:
         limits.control_strained_process(cluster, facts, ranks, measures, measure)
+    if cluster.kind != "local":
+        conditions.measure_conditions(cluster, terms, measure)
     limits.measure_clocks(cluster, measure)
     judge_needs(cluster, terms, measure)
 

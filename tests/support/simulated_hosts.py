@@ -35,6 +35,7 @@ def node_facts(index: int, gpus: int = 8) -> dict[str, Any]:
     return {
         "node": f"id{index}",
         "name": f"n{index}",
+        "host": f"n{index}",
         "address": f"10.0.0.{index}",
         "software": {**software_versions(), "driver": "570.86.15"},
         "nvml": {"library": True, "error": None},

@@ -8,8 +8,10 @@ from typing import Any, cast
 from unittest.mock import patch
 
 from probes.cluster.node_facts import list_packages
+from probes.cluster.node_watch import NodeState
 from probes.cluster.system_facts import CLOCK, ClockOffset
 from probes.contract.contract import ClusterTerms, Contract
+from probes.hosts.conditions import read_conditions
 from probes.hosts.limits import read_strained_system
 from probes.hosts.needs import read_hidden_devices, read_other_image
 from probes.hosts.test_hosts import test_jobs_get_the_limits_they_need as system_probe
@@ -23,6 +25,31 @@ ALL = [
     "stray_raylets",
 ]
 BOOTED = -1.7e9  # s that a clock is behind which began at the boot
+# What a worker reads on a sound node: of each row of conditions.toml, and of what is compared.
+SOUND: dict[str, Any] = {
+    "readings": {
+        "limit Max address space": "unlimited",
+        "limit Max data size": "unlimited",
+        "limit Max file size": "unlimited",
+        "limit Max cpu time": "unlimited",
+        "limit Max pending signals": "96365",
+        "cpus lacking": "0",
+        "process scheduler": "SCHED_OTHER",
+        "process umask of owner": "0",
+        "process clock source": "tsc",
+        "setting vm/max_map_count": "65530",
+        "setting vm/overcommit_memory": "0",
+        "setting vm/swappiness": "60",
+        "folder temporary execution": "allowed",
+        "folder temporary write": "done",
+        "folder session execution": "allowed",
+        "folder session write": "done",
+        "folder home execution": "allowed",
+        "ports of Ray in the kernel's range": "0",
+        "variable RAY_RAYLET_PID": "4711",
+    },
+    "unreadable": {},
+}
 
 
 class StandInSystem(StandInHosts):
@@ -33,14 +60,34 @@ class StandInSystem(StandInHosts):
         everyone = [*self.facts, *self.others]
         self.clocks = {f["node"]: ClockOffset(0.001 * i, 0.0005) for i, f in enumerate(everyone)}
         self.strained: dict[str, Any] | None = {}  # changes of the control's answer, None: silent
+        self.conditions = {fact["node"]: copy.deepcopy(SOUND) for fact in self.facts}
+        self.short = True  # whether the control's limit of files holds
+        self.states: list[NodeState] = []  # of nodes that were lost before
 
-    def on_each_node(self, function: Any, *arguments: Any, nodes: Any, **_: Any) -> dict[str, Any]:
+    def node_states(self) -> list[NodeState]:
+        return self.states
+
+    def on_each_node(
+        self, function: Any, *arguments: Any, nodes: Any = None, **_: Any
+    ) -> dict[str, Any]:
         if function in (read_other_image, read_hidden_devices):
             other = {"os": "Debian", "packages": 4, "digest": "another"}
             answer = other if function is read_other_image else dict.fromkeys(DEVICES, "gone")
             return {fact["node"]: answer for fact in self.facts}
         if function is list_packages:
             return {}
+        if function is read_conditions:
+            asked = self.conditions.keys() & {node["id"] for node in nodes or self.nodes}
+            planted = (
+                {"limit Max file size": str(arguments[1])} if arguments[1] and self.short else {}
+            )
+            return {
+                id: {
+                    **self.conditions[id],
+                    "readings": {**self.conditions[id]["readings"], **planted},
+                }
+                for id in asked
+            }
         assert function is read_strained_system
         (planted,), node = arguments, nodes[0]["id"]
         if self.strained is None:

@@ -74,10 +74,16 @@ def test_a_node_with_a_folder_of_its_own_or_none_is_named(shared: Path, own: Pat
     assert list(own.iterdir()) == []
 
 
-def test_a_node_that_cannot_write_or_does_not_answer_is_named(shared: Path) -> None:
+def test_a_node_that_cannot_write_is_named_and_one_that_does_not_answer_is_not(
+    shared: Path,
+) -> None:
+    """Of a node that does not answer nothing is known: its folder is not at fault."""
     nodes = StandInNodes([shared] * 4)
     nodes.read_only, nodes.silent = {"1"}, {"3"}
-    assert find_blind_nodes(nodes, FOLDER) == ["n1", "n3"]
+    assert find_blind_nodes(nodes, FOLDER) == ["n1"]
+    nodes.read_only = set()
+    with pytest.raises(FolderUnknown, match="no answer from n3"):
+        find_blind_nodes(nodes, FOLDER)
 
 
 def test_where_no_node_can_write_nobody_is_accused(shared: Path) -> None:

@@ -35,9 +35,14 @@ def test_sound_nodes_pass_and_each_control_is_caught() -> None:
         "lost clock": (True, ["clock_offset"]),
         "other image": (True, ["image_differences"]),
         "hidden devices": (True, ["rdma_closed"]),
+        "short files": (True, ["breaking_conditions"]),
     }
     assert all(control.fault.count("n2") == 1 for control in result.controls)
-    judged = {f"{name} n{index}" for name in (*ALL, "rdma_closed") for index in range(3)}
+    judged = {
+        f"{name} n{index}"
+        for name in (*ALL, "rdma_closed", "breaking_conditions")
+        for index in range(3)
+    }
     assert verdicts(result).keys() == judged | {"clock_offset cluster", "image_differences cluster"}
     assert result.coverage == "3 of 3 nodes answered"
 
