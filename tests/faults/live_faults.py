@@ -53,6 +53,14 @@ REAL = {
 H100 = "NVIDIA H100 80GB HBM3"
 
 
+def notes_the_ports_and_the_proxy(lab: Lab, record: RunRecord, trial: Trial) -> None:
+    """What sound clusters have, too, is noted on its node."""
+    noted = [(one.name, str(one.value), one.subject) for one in record.results[0].measurements]
+    assert any(name == "ephemeral-ports" and on == "node1" for name, _, on in noted), noted
+    unlike = [(text, on) for name, text, on in noted if name == "unlike_conditions"]
+    assert any("variable http_proxy" in text and on == "node2" for text, on in unlike), unlike
+
+
 def its_other_facts_are_there(lab: Lab, record: RunRecord, trial: Trial) -> None:
     """One lost GPU must not take the rest of its node with it."""
     (path,) = trial.folder.glob("**/*hosts.json")
@@ -159,6 +167,28 @@ RDMA = {
     'fabric = "fab0"': 'fabric = "rdma"\nrails = 1',
     'one_of = ["fab0"]': 'one_of = ["rdma"]',
 }
+# What users reported in public threads: `threads` of probes/hosts/conditions.toml has them.
+BREAKING = {"breaking_conditions"}
+CONDITIONS = [
+    Case("noexec 2", {"HOST-FOLDER"}, ["node2"],
+         ["node2: no program can run in the folder of temporary files"], BREAKING, times=3),
+    Case("pin 2 1", {"HOST-CPUSET"}, ["node2"],
+         ["node2: of the CPUs that Ray counts, 1 cannot be used by a worker"], BREAKING, times=3),
+    Case("limits", {"HOST-LIMIT"}, ["node1", "node2"],
+         ["node1: a worker may use 12884901888 bytes of addresses",
+          "node2: a worker may write files of 268435456 bytes"], BREAKING,
+         planted=["limit 1 addresses 12288", "limit 2 fsize 256"], times=3),
+    Case("same-name 0 2", {"HOST-SAME-NAME"}, ["node0", "node2"],
+         ["node0, node2: other machines with its host name: 1"], BREAKING, times=3),
+    Case("just enough", near=("HOSTS.breaking_conditions",), times=3,
+         planted=["limit 1 addresses 67108864", "limit 1 fsize 1048576",
+                  "setting 1 net/ipv4/ip_local_port_range '20000 60999'"]),
+    Case("only noted", near=("HOSTS.breaking_conditions",), times=3,
+         planted=["setting 1 net/ipv4/ip_local_port_range '10002 19999'",
+                  "variable 2 http_proxy http://proxy.invalid:3128"],
+         also=(notes_the_ports_and_the_proxy,)),
+]  # fmt: skip
+
 # The dashboard of the head stands in for a server outside: the lab has no way out.
 SERVER = f"http://{network.address('eth0', 0)}:8265/"
 NEEDS = {SHARED: f'{SHARED}\nmodel_files = ["{MODEL}"]\negress = ["{SERVER}"]'}
@@ -395,6 +425,10 @@ FAMILIES: dict[str, tuple[Family, list[Case]]] = {
         Family("HOSTS", "hosts", [ORDERED], {"nodes": 3, "name": "system"}, terms=MACHINE,
                one_finding=True, also=(controls_are_caught,)),
         PARTS,
+    ),
+    "conditions": (
+        Family("HOSTS", "hosts", [LIMITS], {"nodes": 3, "name": "system"}),
+        CONDITIONS,
     ),
     "system": (
         Family("HOSTS", "hosts", [LIMITS], {"nodes": 3, "name": "system"}, one_finding=True),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.lab import network, nvml, switch
 from tests.lab.access_faults import ACCESS_FAULTS
+from tests.lab.condition_faults import CONDITION_FAULTS
 from tests.lab.image_faults import IMAGE_FAULTS
 from tests.lab.lab import Lab
 from tests.lab.link_faults import LINK_FAULTS, Action
@@ -334,6 +335,7 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
     **LINK_FAULTS,
     **RAIL_FAULTS,
     **SYSTEM_FAULTS,
+    **CONDITION_FAULTS,
     **NAME_FAULTS,
     **IMAGE_FAULTS,
     **STORAGE_FAULTS,

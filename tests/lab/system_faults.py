@@ -31,7 +31,12 @@ STRAY_SECONDS = 60  # for another head to start on a busy machine
 CLOCK_SOURCE = Path(__file__).with_name("clock_standin.c")
 
 
-RAYLET_LIMITS = {"nofile": resource.RLIMIT_NOFILE, "stack": resource.RLIMIT_STACK}
+RAYLET_LIMITS = {
+    "nofile": resource.RLIMIT_NOFILE,
+    "stack": resource.RLIMIT_STACK,
+    "addresses": resource.RLIMIT_AS,
+    "fsize": resource.RLIMIT_FSIZE,
+}
 CONTROLLERS = {"pids": "pids", "cpus": "cpuset", "memory": "memory"}
 
 
@@ -47,6 +52,8 @@ def _limit(lab: Lab, name: str, what: str, value: str) -> str:
         "nofile": _limit_files,
         "memlock": _limit_memory,
         "stack": _limit_stack,
+        "addresses": _limit_addresses,
+        "fsize": _limit_file_size,
         "pids": _limit_processes,
         "cpus": _limit_cpus,
         "memory": _limit_ram,
@@ -60,10 +67,10 @@ def _unlimit(lab: Lab, name: str, what: str, _value: str) -> str:
     node = lab.node(name)
     if what in RAYLET_LIMITS and node.pid:
         kind = RAYLET_LIMITS[what]
-        resource.prlimit(_raylet(node), kind, resource.prlimit(node.pid, kind))
+        resource.prlimit(raylet_of(node), kind, resource.prlimit(node.pid, kind))
     elif what == "memlock":
         node.plant({})
-        _restart(lab, node)
+        restart_ray(lab, node)
     elif what in CONTROLLERS:
         BoundGroup(lab.name, node.index, CONTROLLERS[what]).remove()
         if node.pid:
@@ -81,9 +88,19 @@ def _limit_stack(_lab: Lab, node: Node, value: int) -> str:
     return f"the stack of Ray's next workers may have {value} KiB"
 
 
+def _limit_addresses(_lab: Lab, node: Node, value: int) -> str:
+    _limit_raylet(node, "addresses", value * MIB)
+    return f"Ray's next workers may have {value} MiB of addresses"
+
+
+def _limit_file_size(_lab: Lab, node: Node, value: int) -> str:
+    _limit_raylet(node, "fsize", value * MIB)
+    return f"Ray's next workers may write files of {value} MiB"
+
+
 def _limit_raylet(node: Node, what: str, value: int) -> None:
     """Lower the raylet's limit: its next workers inherit it."""
-    raylet, kind = _raylet(node), RAYLET_LIMITS[what]
+    raylet, kind = raylet_of(node), RAYLET_LIMITS[what]
     _, hard = resource.prlimit(raylet, kind)
     resource.prlimit(raylet, kind, (value, hard))
 
@@ -92,7 +109,7 @@ def _limit_memory(lab: Lab, node: Node, value: int) -> str:
     """Restart Ray without the right to lock memory: root is not bound by the limit with it."""
     limit = f"--memlock={value * 1024}:"  # the soft limit: a higher hard one needs another right
     node.plant({"before": ["prlimit", limit, "setpriv", "--bounding-set=-ipc_lock"]})
-    _restart(lab, node)
+    restart_ray(lab, node)
     return f"Ray's processes may lock {value} KiB"
 
 
@@ -124,7 +141,7 @@ def _bound(lab: Lab, node: Node, controller: str, value: int | str, *, more: boo
     node.run("mount", "-t", kind, *options, "cgroup", folder)
 
 
-def _raylet(node: Node) -> int:
+def raylet_of(node: Node) -> int:
     """Return the host number of the node's raylet."""
     for pid in node.group.pids():
         if _read(pid, "comm").strip() == "raylet" and STRAY not in _read(pid, "environ"):
@@ -139,7 +156,7 @@ def _read(pid: int, file: str) -> str:
         return ""
 
 
-def _restart(lab: Lab, node: Node) -> None:
+def restart_ray(lab: Lab, node: Node) -> None:
     node.power_off()
     lab.start_ray([node])
 
@@ -218,14 +235,14 @@ def _set_clock(lab: Lab, name: str, seconds: str) -> str:
     sh("cc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library), str(CLOCK_SOURCE))
     preload = {"LD_PRELOAD": str(library), "SEATRIAL_LAB_CLOCK": str(ahead)}
     node.plant({"environment": preload})
-    _restart(lab, node)
+    restart_ray(lab, node)
     return f"{node.name}: the clock of Ray's workers is {ahead} s ahead"
 
 
 def _right_clock(lab: Lab, name: str, _seconds: str) -> str:
     node = lab.node(name)
     node.plant({})
-    _restart(lab, node)
+    restart_ray(lab, node)
     return f"{node.name}: the clock is right"
 
 
@@ -234,7 +251,8 @@ SYSTEM_FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
     "limit": (
         ["node", "what", "value"],
         "NODE's workers may open VALUE files (`nofile`), lock VALUE KiB (`memlock`; Ray restarts), "
-        "have a stack of VALUE KiB (`stack`), start VALUE more threads than now (`pids`), run on "
+        "have a stack of VALUE KiB (`stack`), VALUE MiB of addresses (`addresses`) or in a file "
+        "(`fsize`), start VALUE more threads than now (`pids`), run on "
         "VALUE CPUs (`cpus`, a CPU set), or use VALUE MiB of memory (`memory`, a cgroup).",
         (_limit, _unlimit),
     ),
