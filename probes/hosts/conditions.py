@@ -242,7 +242,7 @@ def measure_conditions(cluster: Cluster, terms: ClusterTerms, measure: Recorder)
     facts = [fact for fact in cluster.facts if fact["node"] in answers]
     lost = Counter(one.address for one in cluster.node_states() if one.reason == UNEXPECTED)
     found = {one["name"]: with_cluster(answers[one["node"]], one, facts, lost) for one in facts}
-    silent = [name for id, name in cluster.node_names.items() if id not in answers]
+    silent = [node["name"] for node in cluster.nodes if node["id"] not in answers]
     measure.keep("conditions.json", found, caption="what a worker inherits and meets on each node")
     judge_conditions(found, silent, measure)
     kinds = group_pairs((terms.kind_of(fact), fact["name"]) for fact in facts)

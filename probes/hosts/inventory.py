@@ -331,18 +331,16 @@ def judge_nodes(
     dead = list(dict.fromkeys(node["name"] for node in known if not node["alive"]))
     drained = [node["name"] for node in known if node.get("drained")]
     lost = [name for name in (dead if ordered else gone) if name not in drained]
+    head = next((node["address"] for node in known if node.get("head")), "")
     if drained:
-        text = (
-            f"{join_names(drained)}: being drained, so Ray gives them no work. Expected: no drain"
-        )
-        measure.explain(finding("HOST-DRAINED", text, drained))
+        text = f"{join_names(drained)}: being drained, takes no work. Expected: no drain"
+        measure.explain(finding("HOST-DRAINED", text, drained, names={"head_address": head}))
     if not silent and (len(facts) + len(drained) < ordered if ordered else lost):
         no_gpus = [fact["name"] for fact in bystanders]
         names = lost or no_gpus or ["a node that never joined"]
         of = f"{len(facts)} of {ordered} nodes answer" if ordered else f"{len(facts)} nodes answer"
         why = "" if lost or not no_gpus else ", where Ray counts no GPU"
         text = f"{of}; missing: {join_names(names)}{why}"
-        head = next((node["address"] for node in known if node.get("head")), "")
         measure.explain(finding("HOST-MISSING", text, names, names={"head_address": head}))
     if ordered and len(facts) > ordered:
         statement = f"{len(facts)} nodes answer. Ordered: {terms.nodes_text}"

@@ -180,6 +180,8 @@ CONDITIONS = [
          planted=["limit 1 addresses 12288", "limit 2 fsize 256"], times=3),
     Case("same-name 0 2", {"HOST-SAME-NAME"}, ["node0", "node2"],
          ["node0, node2: other machines with its host name: 1"], BREAKING, times=3),
+    Case("drain 2", {"HOST-DRAINED"}, ["node2"], ["node2: being drained, takes no work"], {"nodes"},
+         arguments=["probes/hosts"], times=3),
     Case("just enough", near=("HOSTS.breaking_conditions",), times=3,
          planted=["limit 1 addresses 67108864", "limit 1 fsize 1048576",
                   "setting 1 net/ipv4/ip_local_port_range '20000 60999'"]),

@@ -191,6 +191,7 @@ class StandInHosts:
         }
         self.known = [{"id": f["node"], "name": f["name"]} for f in [*self.facts, *self.others]]
         self.lost: list[str] = []
+        self.drained: list[str] = []
         self.later: list[dict[str, Any]] | None = None  # facts at the end, where others than now
         self.errors: dict[str, str] = {}
         self.xids: dict[str, dict[str, Any]] = {
@@ -224,7 +225,9 @@ class StandInHosts:
 
     def known_nodes(self) -> list[dict[str, Any]]:
         alive = [{**node, "alive": True} for node in self.known]
-        return [*alive, *({"id": name, "name": name, "alive": False} for name in self.lost)]
+        gone = [{"id": name, "name": name, "alive": False} for name in self.lost]
+        drained = [{"id": n, "name": n, "alive": False, "drained": True} for n in self.drained]
+        return [*alive, *gone, *drained]
 
     def read_facts(self, nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         ids = {node["id"] for node in nodes}

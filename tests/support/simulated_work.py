@@ -112,6 +112,8 @@ class SimulatedWork:
         self.owned = int(gpus > 0)
         self.killed: list[Any] = []
         self.noted: set[str] = set()  # ids of nodes on which workers are ended
+        self.ending = False  # whether a node ends with the first worker that is silent
+        self.gone: set[str] = set()  # ids of nodes that ended so
         self.peers: dict[str, Any] = {}
 
     @property
@@ -124,6 +126,7 @@ class SimulatedWork:
                 "resources": {"GPU": len(own) * self.owned},
             }
             for i, own in reversed([*enumerate(self.gpus)])
+            if f"id{i}" not in self.gone
         ]
 
     @property
@@ -158,6 +161,7 @@ class SimulatedWork:
             assert call.gpu not in self.killed
             if call.method in call.gpu.silent:
                 errors[key] = "no answer within 60 s"
+                self.gone |= {key.partition(":")[0]} if self.ending else set()
             elif call.method == "measure_speed":
                 is_alone = len(calls) < len(self.every)
                 answers[key] = call.gpu.measure_speed(*call.values, is_alone=is_alone)

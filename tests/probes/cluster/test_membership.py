@@ -31,6 +31,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> Any:
             for i, count in enumerate(gpus)
         ]
         monkeypatch.setattr(ray, "nodes", lambda: rows)
+        monkeypatch.setattr("probes.cluster.cluster.read_draining", dict)
         cluster = Cluster.__new__(Cluster)
         cluster._local, cluster.emulated, cluster.kind = None, False, "ray"
         return cluster
@@ -68,6 +69,29 @@ def test_facts_are_read_of_the_members_alone(joined: Any, monkeypatch: pytest.Mo
     )
     assert names(cluster.facts) == ["n0", "n2"]
     assert names(cluster.read_facts(cluster.bystanders)) == ["n1"]
+
+
+def test_a_drained_node_takes_no_part(joined: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = joined(8, 8, 0)
+    monkeypatch.setattr("probes.cluster.cluster.read_draining", lambda: {"id1": 0, "id2": 0})
+    assert names(cluster.nodes) == ["n0"]
+    assert cluster.bystanders == []
+    assert [one["name"] for one in cluster.known_nodes() if one["drained"]] == ["n1", "n2"]
+    cluster.kind = "client"  # it does not learn of it
+    assert names(cluster.nodes) == ["n0", "n1"]
+
+
+def test_a_node_that_came_back_by_another_name_is_not_missing(
+    joined: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    cluster = joined(8, 8)
+    former = {**ray.nodes()[1], "NodeID": "old", "NodeManagerHostname": "before", "Alive": False}
+    gone = {**former, "NodeID": "gone", "NodeManagerAddress": "10.0.0.9"}
+    rows = [*ray.nodes(), former, gone]
+    monkeypatch.setattr(ray, "nodes", lambda: rows)
+    assert [node["id"] for node in cluster.known_nodes()] == ["id0", "id1", "gone"]
 
 
 def test_the_states_of_all_nodes_are_as_ray_counts_them(

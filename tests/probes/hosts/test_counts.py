@@ -143,6 +143,17 @@ def test_a_lost_node_is_named() -> None:
     assert findings(result) == [("HOST-MISSING", ["n7"])]
 
 
+def test_a_node_that_is_drained_is_named_so_and_is_not_missing() -> None:
+    cluster = StandInHosts()
+    cluster.drained = ["n3"]
+    result = run_hosts(cluster, nodes=4, gpus_per_node=8)
+    assert not_passed(result) == {"nodes cluster": "FAIL"}
+    assert findings(result) == [("HOST-DRAINED", ["n3"])]
+    cluster.lost = ["n4"]
+    result = run_hosts(cluster, nodes=5, gpus_per_node=8)
+    assert findings(result) == [("HOST-DRAINED", ["n3"]), ("HOST-MISSING", ["n4"])]
+
+
 def test_a_node_that_died_twice_is_named_once() -> None:
     """Ray keeps an entry for each of its starts."""
     cluster = StandInHosts(2, 1)

@@ -223,6 +223,17 @@ def test_a_worker_that_stops_to_answer_is_named(method: str) -> None:
     assert "its worker stops answering: no answer within 60 s" in statement_of(result)
 
 
+@pytest.mark.parametrize("method", ["check_sums", "measure_speed"])
+def test_a_worker_that_ends_with_its_node_accuses_no_gpu(method: str) -> None:
+    """Nothing is known of its GPU; another probe names the node."""
+    cluster = SimulatedWork()
+    gpu_of(cluster).silent.add(method)
+    cluster.ending = True
+    result = run_work(cluster)
+    assert not_passed(result)["work_errors n1"] == "UNPROVEN"
+    assert findings(result) == []
+
+
 def test_no_answer_at_all_proves_nothing() -> None:
     cluster = SimulatedWork()
     for gpu in cluster.every:
