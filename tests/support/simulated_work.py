@@ -228,7 +228,7 @@ def run_work(
         else:
             work_probe(cast(Any, cluster), measure)
     assert len(cluster.killed) == len(cluster.every)
-    assert cluster.noted == {*cluster.node_names}
+    assert cluster.noted == {*cluster.node_names} | cluster.gone
     result = measure.finish("finished", 1.0)
     return result.model_copy(update={"coverage": "; ".join(measure._coverage)})
 
