@@ -6,6 +6,7 @@ from probes.check.declarations import Check, Circumstances, CriterionRow, Probe
 from probes.check.registry import CRITERIA
 from probes.contract.terms import ClusterTerms
 from probes.findings import CATALOGUE
+from probes.hosts.conditions import read_table
 from tests.faults.table import Row, make_rows, read_reasons
 from tests.project.measures_page import describe_failure
 from tests.support.paths import REPO
@@ -61,7 +62,28 @@ def write_hosts() -> str:
     for duty in row.duties:
         parts.append(_probe_table(duty, row, cells, sights, shown))
         shown |= {*duty.checks}
-    return "\n".join(parts)
+    return "\n".join([*parts, _conditions()])
+
+
+def _conditions() -> str:
+    """Write the conditions that `breaking_conditions` counts, and those that are only noted."""
+    lines = [CONDITIONS_HEAD]
+    for title, row in read_table().rows.items():
+        text = row.text.format(value="VALUE")
+        threads = ", ".join(f"[{number}]({url})" for number, url in enumerate(row.threads, 1))
+        effect = "note" if row.noted else f"`{row.code}`"
+        lines.append(f"| {title} | {text} | {row.limit} | {row.because} | {effect} | {threads} |")
+    return "\n".join(lines) + "\n"
+
+
+CONDITIONS_HEAD = """## Conditions that break jobs
+
+`breaking_conditions` counts these on each node, as a worker there meets them. VALUE is what was read. Clusters that run well
+may have what is a *note*. A difference between nodes of one kind is a note as well: of limits, rights, kernel settings, variables,
+folders and files of the system. The file `conditions.json` of a run has all that was read.
+
+| condition | said of a node | expected | because | finding | reported |
+|---|---|---|---|---|---|"""
 
 
 def _probe_table(
