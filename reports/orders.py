@@ -246,8 +246,7 @@ def _address(node: Facts, interface: str) -> Any:
 
 def _rdma_port(node: Facts, key: str, name: str | None) -> Facts:
     """Find the RDMA port whose `device` or `netdev` has this name; {} without one."""
-    ports = (one for one in _entries(node.get("rdma")) if name and one.get(key) == name)
-    return next(ports, {})
+    return next((one for one in _entries(node.get("rdma")) if name and one.get(key) == name), {})
 
 
 def _slot(node: Facts, gpu: str | None) -> Any:

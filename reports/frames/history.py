@@ -173,8 +173,7 @@ def measure_trend(group: DataFrame) -> dict[str, Any]:
     last, middle = group.iloc[-1], (low + high) / 2
     noise = NOISE_FACTOR * last.spread if last.spread == last.spread else 0.0
     low, high = min(low, middle - noise), max(high, middle + noise)
-    better = int(last.low == last.low) - int(last.high == last.high)
-    gain = (last.value - middle) * better
+    gain = (last.value - middle) * (int(last.low == last.low) - int(last.high == last.high))
     drift = BETTER if gain > 0 else WORSE if gain < 0 else DIFFERS
     steady = low <= last.value <= high
     return found | {"low": low, "high": high, "drift": STEADY if steady else drift}
