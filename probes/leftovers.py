@@ -134,8 +134,7 @@ def find_left(cluster: Cluster, shared: str | None) -> tuple[list[LeftOver], lis
     folders = {node["id"]: [*temporary] for node in cluster.known_nodes() if node["alive"]}
     if shared:
         folders[head].append(shared)  # all nodes would list the same
-    nodes = [{"id": id} for id in folders]
-    answers = cluster.on_each_node(list_files, each=folders, nodes=nodes)
+    answers = cluster.on_each_node(list_files, each=folders, nodes=[{"id": id} for id in folders])
     listed = [(id, *row) for id, found in answers.items() for row in found.items()]
     files = [LeftOver(FILE, id, names.get(id, id), path, idle_s) for id, path, idle_s in listed]
     silent = [f"{names.get(id, id)} does not answer" for id in folders if id not in answers]

@@ -341,8 +341,7 @@ def _probe_name(item: pytest.Item) -> str:
     suite.
     """
     inner = item.nodeid.partition("::")[2]
-    ours = item.path.is_relative_to(ROOT / "probes")
-    path = item.path.relative_to(ROOT) if ours else item.path
+    path = item.path.relative_to(ROOT) if item.path.is_relative_to(ROOT / "probes") else item.path
     return f"{path.as_posix()}::{inner}"
 
 
@@ -450,8 +449,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
 
         PROBLEMS.append(("teardown", "the last step of the run", describe(error)))
     terminal.stop_progress(session.config)
-    summary = ending.close(_end_state(), _take_problems())
-    session.exitstatus = summary.exit_code
+    session.exitstatus = ending.close(_end_state(), _take_problems()).exit_code
 
 
 @pytest.hookimpl(trylast=True)
@@ -463,5 +461,4 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         terminalreporter.write_line("nothing was run: --collect-only proves nothing")
     elif SETTINGS in config.stash and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         settings, keyword = config.stash[SETTINGS], config.option.keyword
-        line = describe_nothing(settings.tier, settings.only, keyword)
-        terminalreporter.write_line(clean(line))
+        terminalreporter.write_line(clean(describe_nothing(settings.tier, settings.only, keyword)))

@@ -458,8 +458,7 @@ def _describe_commands(settings: RunSettings) -> str:
     from probes.launch.shell import describe_typist, why_no_other_user
 
     terms = settings.agreed.cluster if settings.agreed else ClusterTerms()
-    why_same = why_no_other_user(own_guide=terms.launch.document is None)
-    return describe_typist(terms, why_same)
+    return describe_typist(terms, why_no_other_user(own_guide=terms.launch.document is None))
 
 
 def _disturbances(probes: list[str]) -> Iterator[str]:

@@ -37,8 +37,7 @@ def request_dashboard(
     """
     headers = {**authorization_header(), **({} if body is None else {"Content-Type": kind})}
     request = urllib.request.Request(address + path, body, headers, method=method)  # noqa: S310  (of http)
-    opener = urllib.request.build_opener(NoRedirect, _Handler)
-    with opener.open(request, timeout=seconds) as answer:
+    with urllib.request.build_opener(NoRedirect, _Handler).open(request, timeout=seconds) as answer:
         return read_answer(answer, seconds, most)
 
 

@@ -160,8 +160,7 @@ def _link_errors(nvml: Any, gpu: Any, link: int) -> int:
         if error.value not in UNKNOWN_CALL:
             raise
     # Blackwell counts recoveries in a field, and does not support the call.
-    id = nvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS
-    return int(_field(nvml, gpu, id, link).ullVal)
+    return int(_field(nvml, gpu, nvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, link).ullVal)
 
 
 def _link_states(nvml: Any, gpu: Any) -> Iterator[tuple[int, int]]:

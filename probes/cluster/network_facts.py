@@ -329,8 +329,7 @@ def _check_proof(connection: socket.socket, proof: str) -> str:
     if proof == GRPC:
         connection.sendall(HTTP2_PREFACE)
         header = _receive(connection, FRAME_BYTES)
-        is_settings = len(header) >= FRAME_BYTES and header[3] == SETTINGS
-        return "" if is_settings else OTHER_ANSWER
+        return "" if len(header) >= FRAME_BYTES and header[3] == SETTINGS else OTHER_ANSWER
     return "" if _receive(connection, len(proof)) == proof.encode() else OTHER_ANSWER
 
 

@@ -50,11 +50,10 @@ def read_limits(pid: str = "self", proc: str = "/proc") -> dict[str, Any]:
     first_namespace = " ".join((own / "uid_map").read_text().split()) == ALL_IDS
     capabilities = int(status["CapEff"], 16) if first_namespace else 0
     is_root = first_namespace and status["Uid"].split()[0] == "0"
-    exempt = is_root or bool(capabilities & (1 << SYS_ADMIN | 1 << SYS_RESOURCE))
     return {
         **{name: parse_limit(text, row) for name, row in ROWS.items()},
         "locks_any": bool(capabilities & 1 << IPC_LOCK),
-        "starts_any": exempt,
+        "starts_any": is_root or bool(capabilities & (1 << SYS_ADMIN | 1 << SYS_RESOURCE)),
     }
 
 

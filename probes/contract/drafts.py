@@ -136,8 +136,7 @@ def list_questions(template: Contract | None) -> Iterator[Question]:
         asked |= {key: NETWORK[key] for key in ("fabric", "management")}
     for key, text in (asked | JOBS).items():
         about = ClusterTerms.model_fields[key].description or ""
-        kept = getattr(terms, key)
-        yield Question(key, text, about, kept, key in NEEDED)
+        yield Question(key, text, about, getattr(terms, key), key in NEEDED)
 
 
 def _is_given(key: str, template: Contract | None) -> bool:
@@ -191,8 +190,7 @@ def fill_template(name: str, template: str, tier: str, answers: Mapping[str, Any
     """Write a shipped contract with the answers in it; its limits and their reasons stay."""
     shipped = load(template)
     before, _, after = shipped.text.decode().partition("[cluster]\n")
-    title = f"{name}: {shipped.title}"
-    for key, value in {"name": name, "title": title, "tier": tier}.items():
+    for key, value in {"name": name, "title": f"{name}: {shipped.title}", "tier": tier}.items():
         before = _set_line(before, key, value)
     terms, bracket, limits = after.partition("\n[")
     terms = re.sub(r"# nodes: .*\n", "", terms)

@@ -149,8 +149,7 @@ class NodeContext:
     @property
     def nccl(self) -> tuple[int, ...] | None:
         """Version of the likely libnccl; None when unknown."""
-        version = self.libraries[0].get("version", "") if self.libraries else ""
-        parts = version.split(".")
+        parts = (self.libraries[0].get("version", "") if self.libraries else "").split(".")
         return tuple(map(int, parts)) if all(p.isdecimal() for p in parts) else None
 
 

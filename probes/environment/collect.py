@@ -251,8 +251,7 @@ def host_identity() -> dict[str, str]:
         network = os.readlink("/proc/self/ns/net")
     except OSError:
         network = ""
-    boot_id = read_text(Path(BOOT_ID))
-    return {"name": platform.node(), "boot_id": boot_id, "network": network}
+    return {"name": platform.node(), "boot_id": read_text(Path(BOOT_ID)), "network": network}
 
 
 def _is_relevant(name: str) -> bool:

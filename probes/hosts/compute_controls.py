@@ -180,8 +180,7 @@ def run_work(fleet: WorkFleet) -> SpeedRuns:
     length = run_length(fleet)
     keys = [*fleet.working]
     first = fleet.measure_speed(keys, length)
-    needed_alone = compute_judge.find_alone(fleet, first)
-    chosen = [key for needed in needed_alone.values() for key in needed]
+    chosen = [key for needed in compute_judge.find_alone(fleet, first).values() for key in needed]
     chosen = list(dict.fromkeys([*chosen, *compute_judge.find_below(fleet, first)]))
     if not chosen:
         return SpeedRuns(first)

@@ -333,8 +333,7 @@ class StorageRound:
         token = f".seatrial-{make_unique_token()}"
         nodes = sorted(cluster.nodes, key=lambda node: node["id"])
         places = {node["id"]: Place(parent, token, node["id"]) for node in nodes}
-        names = {node["id"]: node["name"] for node in nodes}
-        started = cls(cluster, parent, places, names)
+        started = cls(cluster, parent, places, {node["id"]: node["name"] for node in nodes})
         own_path = str(Place(parent, token, "").folder)  # as the driver would see it
         cluster.cleanup.register("folder", own_path)
         try:
@@ -373,8 +372,7 @@ class StorageRound:
     ) -> None:
         """Record a finding of these nodes in the folder; `known` names further placeholders."""
         suspects = [self.names[id] for id in ids]
-        names = {"folder": self.where, **known}
-        measure.explain(finding(code, text, suspects, names=names))
+        measure.explain(finding(code, text, suspects, names={"folder": self.where, **known}))
 
     def exchange(
         self, among: Sequence[str], wait_s: float | None = None, elsewhere: Places | None = None

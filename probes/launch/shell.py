@@ -429,8 +429,7 @@ class RunningScript:
 
         Raises StillRuns if it does not end.
         """
-        remaining_s = PATH_SECONDS - (time.monotonic() - self._started)
-        code = self._await_end(remaining_s)
+        code = self._await_end(PATH_SECONDS - (time.monotonic() - self._started))
         self.transcript.exit_code = self._kill() if code is None else code
         self._end_reading()
         self.transcript.seconds = time.monotonic() - self._started

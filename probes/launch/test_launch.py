@@ -142,8 +142,7 @@ def judge_two_users(path, measure):
 
     There are two users only where others can be made; else two shells of our own user.
     """
-    cluster = path.cluster
-    size = max(1, cluster.size // 2)
+    size = max(1, path.cluster.size // 2)
     options = ["--workers", str(size), "--name", new_name(), *WAIT]
     who = "shell" if path.user.uid is None else "user"
     measure.progress(f"launch: two {who}s at once, with the same name for their job")

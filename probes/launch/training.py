@@ -352,8 +352,7 @@ def expected_bytes(parameters: int, steps: int, nodes: int) -> float:
     """
     if nodes < 2:
         return 0.0
-    model = parameters * BYTES_PER_PARAMETER
-    return COLLECTIVES_PER_STEP * steps * model * (nodes - 1) / nodes
+    return COLLECTIVES_PER_STEP * steps * parameters * BYTES_PER_PARAMETER * (nodes - 1) / nodes
 
 
 def shares_on(fabric: str, job: JobBytes, expected: float) -> dict[str, float | None]:

@@ -284,8 +284,7 @@ class RunSession:
         if self.cluster is None:
             return [f"cluster   could not be joined: {self.join_error}", *lines]
         if self.contract.agreed and not self.cluster.rehearsal:
-            models = gpu_models(self.cluster.facts)
-            gaps = contracts.find_gaps(self.contract, models, self.ordered)
+            gaps = contracts.find_gaps(self.contract, gpu_models(self.cluster.facts), self.ordered)
             lines += [f"UNPROVEN  {contracts.NOT_ACCEPTED}: {text}" for _, text in gaps]
             slips = list_slips(self.contract.cluster, self.cluster.facts)
             lines += [f"CHECK     contract: {text}" for text in slips]
@@ -375,8 +374,7 @@ class RunSession:
         """Return, once, what happened to the process that cleans up: kind, place and text."""
         if self._cleanup is None:
             return []
-        new = self._cleanup.problems[self._taken :]
-        taken = [("cleanup", where, text) for where, text in new]
+        taken = [("cleanup", where, text) for where, text in self._cleanup.problems[self._taken :]]
         self._taken += len(taken)
         return taken
 

@@ -48,8 +48,7 @@ def estimate_run(run: RunSession, criteria: Iterable[str]) -> int | None:
         return None
     due = (one for one in all_probes() if longer_tier(one.tier, run.tier) == run.tier)
     owed = Counter(one.criterion for one in due)
-    complete = all(counts[id] == owed[id] for id in counts)
-    return usual_seconds(run.tier, counts) if complete else None
+    return usual_seconds(run.tier, counts) if all(counts[id] == owed[id] for id in counts) else None
 
 
 def estimate_probe(run: RunSession, name: str) -> int | None:

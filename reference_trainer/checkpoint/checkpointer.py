@@ -377,5 +377,4 @@ def _make_stager(on_gpu: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
     copies = {"use_pinned_memory": on_gpu, "use_non_blocking_copy": on_gpu}
     options = StagingOptions(use_shared_memory=False, use_async_staging=False, **copies)
-    stager = DefaultStager(options)
-    return stager.stage
+    return DefaultStager(options).stage

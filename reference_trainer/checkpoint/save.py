@@ -75,8 +75,7 @@ class Storage:
     def __init__(self, folder: Path, world: World) -> None:
         self.folder = folder
         # A leftover marker counts as an unfinished save and is removed.
-        token = world.broadcast(f"step-0.tmp-{secrets.token_hex(8)}")
-        marker = folder / token
+        marker = folder / world.broadcast(f"step-0.tmp-{secrets.token_hex(8)}")
         failure = f"cannot write to the checkpoint folder {folder}"
         call_on(world, [0], lambda: marker.mkdir(parents=True), failure)
         reports = world.gather((world.host, marker.exists()))

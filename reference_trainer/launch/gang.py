@@ -324,8 +324,7 @@ class Gang:
         jobs = [[*group] for group in groups or [range(self.size)]]
         # No port: a call that needs none leaves the groups of the last one that joined any.
         kind = getattr(function, KIND, "")
-        none = [0] * len(jobs)
-        ports = none if kind == NONE else self._find_ports(jobs, kind, environment)
+        ports = [0] * len(jobs) if kind == NONE else self._find_ports(jobs, kind, environment)
         self.jobs = jobs
         # Hide all GPUs from a worker that requested none. Ray lets it see all GPUs of its host, and
         # torch would open a context on the first.
