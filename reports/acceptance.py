@@ -325,9 +325,8 @@ def _unique_findings(results: list[ProbeResult]) -> list[Finding]:
 
     Findings that differ only in their node or GPU become one.
     """
-    ordered = sorted(results, key=lambda result: -result.verdict.rank)
     alike: dict[tuple[str, str], list[Finding]] = {}
-    for result in ordered:
+    for result in sorted(results, key=lambda result: -result.verdict.rank):
         for item in result.findings:
             same = alike.setdefault((item.code, _without_names(item)), [])
             if item.statement not in [one.statement for one in same]:

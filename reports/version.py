@@ -89,8 +89,7 @@ def _built_commit() -> str:
 def _installed_commit() -> str:
     """Return the commit that pip installed; "" if pip recorded none."""
     try:
-        found = metadata.distribution("seatrial")
-        info = json.loads(found.read_text("direct_url.json") or "{}")
+        info = json.loads(metadata.distribution("seatrial").read_text("direct_url.json") or "{}")
         return str(info.get("vcs_info", {}).get("commit_id") or "")
     except (metadata.PackageNotFoundError, ValueError, AttributeError):
         return ""

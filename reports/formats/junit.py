@@ -159,8 +159,8 @@ def _add_case(suite: ElementTree.Element, case: ReportCase) -> None:
         attributes = {"type": case.verdict.value, "message": (shown or [case.verdict.value])[0]}
         ElementTree.SubElement(element, ELEMENTS[case.outcome], attributes).text = "\n".join(shown)
     elif shown:
-        text = "\n".join([case.verdict.value, *shown])
-        ElementTree.SubElement(element, "system-out").text = text
+        shown = [case.verdict.value, *shown]
+        ElementTree.SubElement(element, "system-out").text = "\n".join(shown)
 
 
 def _count_outcomes(element: ElementTree.Element, kinds: Iterable[str]) -> None:

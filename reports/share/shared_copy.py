@@ -194,6 +194,4 @@ def _share_text(text: str, aliases: Aliases, key: str, place: bool) -> str:
     cleaned = clean(redact(shorten(text), key))
     if len(cleaned.strip()) < min(len(text), 3):  # a limit's `because` needs three characters
         return "(no text)"  # never "": that would mean that there is no text
-    if place:
-        return aliases.subject(cleaned)
-    return aliases.text(cleaned, versions=key in VERSIONS)
+    return aliases.subject(cleaned) if place else aliases.text(cleaned, versions=key in VERSIONS)
