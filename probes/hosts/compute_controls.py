@@ -269,9 +269,8 @@ def control_wrong_sums(fleet: WorkFleet, sums: Sums, measure: Recorder, without:
         found = {**sums, **planted}
         compute_judge.judge_errors(fleet, found, [], trial)
         compute_judge.judge_sums(fleet, found, trial, hashes=check.GEMM_HASH_DIFFERS not in without)
-        fault = f"{victim.label} {text}"
         located = victim.key in planted and is_located(trial, victim)
-        measure.control(name, fault, trial, located=located, without=without)
+        measure.control(name, f"{victim.label} {text}", trial, located=located, without=without)
 
 
 def is_located(trial: Trial, victim: Accelerator) -> bool:
