@@ -278,9 +278,8 @@ def check_master(job: AnnouncedJob, row: Row) -> Problem | None:
         expected = f"{first.get('MASTER_ADDR')}:{first.get('MASTER_PORT')}, as on rank 0"
         return Problem(f"MASTER_ADDR:MASTER_PORT is {address}:{port}", expected)
     node = job.nodes.get(first.get("node", ""))
-    if node is None:  # check_node reports that for rank 0
-        return None
-    if is_loopback(address) and not job.several_hosts:
+    # Of an unknown node, check_node reports that for rank 0.
+    if node is None or (is_loopback(address) and not job.several_hosts):
         return None
     if is_loopback(address) or _short_name(address) not in map(_short_name, node.aliases):
         expected = f"an address of {node.name} (the node of rank 0) that other nodes can reach"

@@ -403,7 +403,11 @@ class RunningScript:
             cluster.cleanup.register("jobs", self._jobs)
         self._started, self._uid = time.monotonic(), user.uid
         self._ended = threading.Event()  # of what is read
-        self._child = _start_shell(user, home, environment, login)
+        # --login reads /etc/profile, as a user's own shell has.
+        command = ["bash", *(["--login"] if login else []), "-eE", str(home / TYPED)]
+        how: dict[str, Any] = {"cwd": home, "env": dict(environment), **user.run_as}
+        how |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+        self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
         cluster.cleanup.register("process", str(self._child.pid))
         self._reader = threading.Thread(target=self._read_lines, daemon=True)
         self._reader.start()
@@ -531,16 +535,6 @@ def write_script(home: Path, script: str) -> None:
     # The trap tells which command ended the script; -v shows each line as it is typed.
     trap = f"trap 'echo \"{MARK} $BASH_COMMAND\"' ERR\n"
     (home / TYPED).write_text(f"{trap}set -v\n{script}", encoding="utf-8")
-
-
-def _start_shell(
-    user: User, home: Path, environment: Mapping[str, str], login: bool
-) -> subprocess.Popen[bytes]:
-    # --login reads /etc/profile, as a user's own shell has.
-    command = ["bash", *(["--login"] if login else []), "-eE", str(home / TYPED)]
-    how: dict[str, Any] = {"cwd": home, "env": dict(environment), **user.run_as}
-    how |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
 
 
 def hide_secrets(line: str, token: str) -> str:

@@ -111,9 +111,8 @@ def test_the_same_commands_work_every_time(cluster, terms, measure):
 def judge_places(firsts, measure):
     """Judge on how many nodes rank 0 ran, one after the other; None for a job without a rank 0."""
     known = {first for first in firsts if first}
-    count = len(known) if known else None
     note = "rank 0 did not report itself in the output of any job"
-    measure(check.NODES_OF_RANK_0, count, samples=len(firsts), note=note)
+    measure(check.NODES_OF_RANK_0, len(known) or None, samples=len(firsts), note=note)
 
 
 def held_back(path, measure):

@@ -68,10 +68,9 @@ def numbers_of(row: Mapping[str, str], name: str) -> list[float]:
 
 
 def _read_number(word: str) -> float:
-    try:
+    with suppress(ValueError):
         return float(word)
-    except ValueError:
-        return math.nan
+    return math.nan
 
 
 def ids_of(row: Mapping[str, str]) -> set[int] | None:
