@@ -147,15 +147,11 @@ def find_left(cluster: Cluster, shared: str | None) -> tuple[list[LeftOver], lis
 def _find_jobs(address: str) -> list[LeftOver]:
     if not address:
         raise ValueError("the cluster has no dashboard")
-    named = [job for job in list_jobs(address) if _has_our_name(job)]
     return [
         LeftOver(JOB, "", address, job["submission_id"], is_sure=_is_surely_ours(job))
-        for job in named
+        for job in list_jobs(address)
+        if any(OUR_JOB.search(str(job.get(key))) for key in ("submission_id", "entrypoint"))
     ]
-
-
-def _has_our_name(job: dict[str, Any]) -> bool:
-    return any(OUR_JOB.search(str(job.get(key))) for key in ("submission_id", "entrypoint"))
 
 
 def _is_surely_ours(job: dict[str, Any]) -> bool:

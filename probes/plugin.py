@@ -219,9 +219,8 @@ def _end_options(config: pytest.Config, run: RunSession, loaded: list[str]) -> E
     from probes.session.ending import EndOptions
 
     baseline = config.getoption("--baseline")
-    before = Path(baseline) if baseline else None
     show = partial(terminal.print_summary, config, run=run)
-    return EndOptions(loaded, show, before, config.stash[JUNIT])
+    return EndOptions(loaded, show, Path(baseline) if baseline else None, config.stash[JUNIT])
 
 
 def _too_old(run: RunSession) -> list[str]:
@@ -448,7 +447,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
         from probes.session.ending import describe
 
         PROBLEMS.append(("teardown", "the last step of the run", describe(error)))
-    terminal.stop_progress(session.config)
+    if progress := session.config.stash.get(terminal.PROGRESS, None):
+        progress.close()  # what follows has a line of its own
     session.exitstatus = ending.close(_end_state(), _take_problems()).exit_code
 
 

@@ -419,12 +419,6 @@ class VerbosePytest:
         self._terminal.ensure_newline()
 
 
-def stop_progress(config: pytest.Config) -> None:
-    """Remove the live line, so that what follows has a line of its own; safe to repeat."""
-    if progress := config.stash.get(PROGRESS, None):
-        progress.close()
-
-
 def print_header(config: pytest.Config, lines: list[str]) -> None:
     """Print the lines that name cluster, contract and run; not with -q."""
     terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
