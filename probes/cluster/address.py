@@ -55,11 +55,15 @@ def follow_auth_mode(address: str) -> None:
     if without != REFUSED:  # no token is asked for; or nothing is known, and Ray will say why
         return
     if not (token := find_token()):
-        lack = f"requires a token, but {_lack()}"
-        raise ClusterUnreachable(f"the cluster at {address} {lack}: {HINT}")
+        lack = f"none was found in RAY_AUTH_TOKEN or {token_path()}"
+        if os.environ.get(MODE, "").lower() == "disabled":
+            lack = f"{MODE} is disabled here"
+        raise ClusterUnreachable(f"the cluster at {address} requires a token, but {lack}: {HINT}")
     if try_request(door, token) == REFUSED:
+        in_variable = os.environ.get("RAY_AUTH_TOKEN", "").strip()
         raise ClusterUnreachable(
-            f"the cluster at {address} refuses the token of {_source()}: {HINT}. "
+            f"the cluster at {address} refuses the token of "
+            f"{'RAY_AUTH_TOKEN' if in_variable else token_path()}: {HINT}. "
             "On the head, `ray get-auth-token` prints the token"
         )
     if os.environ.get(MODE, "").lower() != "token":
@@ -70,16 +74,6 @@ def turn_on_tokens() -> None:
     """Set the variable for this process and its children, and make Ray read it again."""
     os.environ[MODE] = "token"
     reload_settings()
-
-
-def _lack() -> str:
-    if os.environ.get(MODE, "").lower() == "disabled":
-        return f"{MODE} is disabled here"
-    return f"none was found in RAY_AUTH_TOKEN or {token_path()}"
-
-
-def _source() -> str:
-    return "RAY_AUTH_TOKEN" if os.environ.get("RAY_AUTH_TOKEN", "").strip() else str(token_path())
 
 
 CONNECT_SECONDS = 2  # bounds one TCP handshake with a host that drops packets

@@ -188,10 +188,9 @@ def _list_addresses() -> list[tuple[str, str]]:
 
 
 def _is_up(path: Path) -> bool | None:
-    try:
+    with suppress(OSError, ValueError):
         return bool(int(path.read_text(), 16) & IFF_UP)
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 # Seconds for a connection and for its answer.  The kernel repeats a lost SYN after 1 s and 3 s.

@@ -178,8 +178,6 @@ class NodeWatch:
 
     def _find_deaf(self, states: Sequence[NodeState]) -> list[str]:
         """List the nodes whose raylets do not answer their ports, as one that is frozen."""
-        if not states:
-            return []
         with ThreadPoolExecutor(MAX_PARALLEL) as pool:
             ports = [(one.address, one.port) for one in states]
             problems = pool.map(lambda port: query_port(port, HTTP2_PREFACE, PORT_S), ports)

@@ -400,9 +400,8 @@ def gloo_interface_local(value: str, node: NodeContext) -> bool | str:
 
 def gloo_off_fabric(value: str, node: NodeContext) -> bool:
     """Return whether no interface of the agreed fabric that the node has is in the list."""
-    spec = plain_list(value)
     known = [name for name in interfaces_of(node.fabric) if name in node.interfaces]
-    return bool(known) and len(_excluded_fabric(spec, node)) == len(known)
+    return bool(known) and len(_excluded_fabric(plain_list(value), node)) == len(known)
 
 
 def _excluded_fabric(spec: NameList | None, node: NodeContext) -> list[str]:

@@ -207,9 +207,8 @@ def effective_values(
     environment: Mapping[str, str], files: Mapping[str, Mapping[str, str]]
 ) -> dict[str, tuple[str, str]]:
     """Return variable -> (value, where) as NCCL reads it; this file's docstring has the order."""
-    sources = {"environment": environment, **files}
     values: dict[str, tuple[str, str]] = {}
-    for where, variables in sources.items():
+    for where, variables in {"environment": environment, **files}.items():
         for name, value in variables.items():
             values.setdefault(name, (value, where))
     return values
