@@ -163,9 +163,7 @@ def pin_order() -> list[str]:
 @cache
 def _make_log() -> int | None:
     level, *others = (os.environ.get(name, "") for name in LOG_VARIABLES)
-    if level.upper() not in QUIET_LOGS or any(others):
-        return None
-    return os.memfd_create("nccl-log")
+    return None if level.upper() not in QUIET_LOGS or any(others) else os.memfd_create("nccl-log")
 
 
 def open_log() -> int | None:

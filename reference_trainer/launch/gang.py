@@ -303,9 +303,8 @@ class Gang:
         `options` are those of `begin`. Each job has a fresh rendezvous port, unless its group is
         kept. Raises WorkerLost when a rank fails or dies, GangError on timeout.
         """
-        calls = self.begin(function, *arguments, **options)
         task = f"while running `{getattr(function, '__name__', 'a function')}`"
-        return self._collect(calls, timeout, task)
+        return self._collect(self.begin(function, *arguments, **options), timeout, task)
 
     def begin(
         self,
