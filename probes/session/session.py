@@ -78,6 +78,12 @@ class RunSettings:
     wait_for_room_s: int = 0
     paths: RunRecord | None = None  # of the run that --paths-from names
 
+    @property
+    def terms(self) -> ClusterTerms:
+        """Terms of the contract, with the number of nodes that --nodes gives."""
+        terms = self.agreed.cluster if self.agreed else ClusterTerms()
+        return terms.model_copy(update={"nodes": self.nodes or terms.nodes})
+
 
 class RunSession:
     """Shared state of all probes of one run."""
@@ -86,7 +92,7 @@ class RunSession:
         self.spec, self.only, self.nonce = settings.spec, list(settings.only), settings.nonce
         self.tier, self.contract_arg = settings.tier, settings.contract_arg
         self.settings, agreed, run_dir = settings, settings.agreed, settings.run_dir
-        awaited = settings.nodes or (agreed.cluster.nodes if agreed else None)
+        awaited = settings.terms.nodes
         store.prepare_run_folder(Path(run_dir)) if run_dir else store.prepare_parent(Path("runs"))
         self.cluster: Cluster | None = None
         self.initial_nodes: dict[str, str] = {}
