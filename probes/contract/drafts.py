@@ -21,6 +21,7 @@ from probes.contract.terms import VERSION, ClusterTerms
 from probes.environment.checks import admitted_facts, count_rails
 from reports.measurement import Limit
 from reports.numbers import percent
+from reports.orders import as_table
 from reports.record import TIERS, RunRecord
 from reports.sanitize import one_line
 from scaling.collectives.line_rate import installed_rails
@@ -369,9 +370,9 @@ def _network_facts(fact: Facts) -> dict[str, Any]:
     return {
         "node": _text(fact.get("node")),
         "rdma": ports,
-        "environment": {k: _text(v) for k, v in _as_table(environment).items()},
+        "environment": {k: _text(v) for k, v in as_table(environment).items()},
         "interfaces": {
-            k: {"address": None, **_as_table(v)} for k, v in _as_table(interfaces).items()
+            k: {"address": None, **as_table(v)} for k, v in as_table(interfaces).items()
         },
     }
 
@@ -388,7 +389,7 @@ def _version_lines(nodes: list[Facts]) -> Iterator[str]:
     """Yield the software versions that most nodes have."""
     versions: list[Line] = []
     for part in software_versions():  # known parts only, not the record's own keys
-        seen = [_text(_as_table(fact.get("software")).get(part)) for fact in nodes]
+        seen = [_text(as_table(fact.get("software")).get(part)) for fact in nodes]
         counts = Counter(version for version in seen if VERSION.fullmatch(version)).most_common()
         if counts:
             others = ", ".join(version for version, _ in counts[1:])
@@ -456,7 +457,3 @@ def _text(value: Any) -> str:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _as_table(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
