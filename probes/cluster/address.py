@@ -9,6 +9,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -225,30 +226,26 @@ def _owner(raylet: Path) -> str:
         uid = (leader.parent / str(run)).stat().st_uid
     except OSError:
         return "an unknown process"
-    try:
+    user = f"uid {uid}"
+    with suppress(KeyError):
         user = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        user = f"uid {uid}"
     return f"process {run} of {user}"
 
 
 def shares_our_network(process: Path, address: str) -> bool:
     """Return whether a process with this address is in our network namespace."""
-    try:
+    with suppress(OSError):
         return os.stat(process / "ns/net").st_ino == os.stat("/proc/self/ns/net").st_ino
-    except OSError:
-        return not address or is_own_address(address)
+    return not address or is_own_address(address)
 
 
 def is_own_address(address: str) -> bool:
     """Return whether an interface of our network namespace has this address."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as own:
-            own.bind((address, 0))
-    except OSError:
-        return False
-    return True
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as own:
+        own.bind((address, 0))
+        return True
+    return False
 
 
 # Of 10.0.0.0/8, the largest network of private addresses.  A larger route without a router is that

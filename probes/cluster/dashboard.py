@@ -149,11 +149,10 @@ def find_token() -> str:
         return ""
     if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
         return token
-    try:
-        first_line, _, _ = token_path().read_text(encoding="utf-8").partition("\n")
-    except (OSError, UnicodeDecodeError, RuntimeError):  # RuntimeError: this user has no home
-        return ""
-    return first_line.strip()
+    # RuntimeError: this user has no home.
+    with contextlib.suppress(OSError, UnicodeDecodeError, RuntimeError):
+        return token_path().read_text(encoding="utf-8").partition("\n")[0].strip()
+    return ""
 
 
 def token_path() -> Path:

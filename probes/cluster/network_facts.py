@@ -133,12 +133,10 @@ def _address_of(row: tuple[Any, ...]) -> str:
 
 def _can_bind(row: tuple[Any, ...]) -> bool:
     family, kind, protocol, _, target = row
-    try:
-        with socket.socket(family, kind, protocol) as probe:
-            probe.bind(target)
-    except OSError:
-        return False
-    return True
+    with suppress(OSError), socket.socket(family, kind, protocol) as probe:
+        probe.bind(target)
+        return True
+    return False
 
 
 def look_up_all(
