@@ -30,6 +30,7 @@ import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +94,9 @@ def version_of(path: str) -> str:
     """Read the version ("2.28.9") from the file name, else from a banner in the first 64 MiB."""
     if match := VERSIONED_FILE.search(path):
         return match[1]
-    try:
-        with open(path, "rb") as file:
-            return _read_banner(iter(lambda: file.read(CHUNK_BYTES), b""))
-    except OSError:
-        return ""
+    with suppress(OSError), open(path, "rb") as file:
+        return _read_banner(iter(lambda: file.read(CHUNK_BYTES), b""))
+    return ""
 
 
 def _read_banner(chunks: Iterator[bytes]) -> str:
@@ -197,10 +196,9 @@ def conf_paths(environment: Mapping[str, str]) -> list[str]:
 
 def home_dir() -> str:
     """Return the home folder from the password file, as NCCL does, not from HOME; "" if none."""
-    try:
+    with suppress(KeyError):
         return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return ""
+    return ""
 
 
 def effective_values(
@@ -246,10 +244,9 @@ def gpu_models() -> list[str]:
 
 def host_identity() -> dict[str, str]:
     """Return what NCCL identifies a host by, and the network namespace; "" where unknown."""
-    try:
+    network = ""
+    with suppress(OSError):
         network = os.readlink("/proc/self/ns/net")
-    except OSError:
-        network = ""
     return {"name": platform.node(), "boot_id": read_text(Path(BOOT_ID)), "network": network}
 
 
