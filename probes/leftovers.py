@@ -8,6 +8,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,10 +73,9 @@ def _remove_abandoned(path: Path) -> str:
 
 
 def _entries(folder: Path) -> list[Path]:
-    try:
+    with suppress(OSError):  # no such folder here, or not for us
         return sorted(folder.iterdir())
-    except OSError:  # no such folder here, or not for us
-        return []
+    return []
 
 
 def _times(path: Path) -> Iterator[float]:
@@ -90,10 +90,8 @@ def _times(path: Path) -> Iterator[float]:
             count += 1
             if count > MAX_ENTRIES:
                 return
-            try:
+            with suppress(OSError):
                 yield (Path(folder) / name).lstat().st_mtime
-            except OSError:
-                continue
 
 
 OUR_JOB = re.compile(r"\bseatrial-[0-9a-f]{12}\b")  # in the command or the id of a job

@@ -103,10 +103,9 @@ def _leading_interface() -> str:
 
 def _is_loopback(host: str) -> bool:
     """Return whether a name resolves to the loopback, or to nothing at all."""
-    try:
+    with contextlib.suppress(OSError):
         return socket.gethostbyname(host).startswith("127.")
-    except OSError:
-        return True
+    return True
 
 
 def _own_address(peer: str) -> str:

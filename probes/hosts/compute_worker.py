@@ -154,13 +154,12 @@ def bind_to_slot(slot: str, root: str = PCI_DEVICES) -> list[int]:
     or not allowed, and nothing changes.
     """
     domain, _, place = slot.lower().partition(":")
-    try:
+    with contextlib.suppress(OSError, ValueError):
         near = parse_cpu_list((Path(root) / f"{domain[-4:]}:{place}/local_cpulist").read_text())
         if chosen := near & os.sched_getaffinity(0):
             os.sched_setaffinity(0, chosen)
         return sorted(chosen)
-    except (OSError, ValueError):
-        return []
+    return []
 
 
 def parse_cpu_list(text: str) -> set[int]:

@@ -274,10 +274,8 @@ def free_uid(others: Sequence[str] = ()) -> int:
     """
     taken = {entry.pw_uid for entry in pwd.getpwall()}
     for process in Path("/proc").glob("[0-9]*"):
-        try:
+        with suppress(OSError):
             taken.add(process.stat().st_uid)
-        except OSError:
-            continue
     free = [uid for uid in UIDS if uid not in taken]
     # What such a user has in the end is removed, so it must have nothing before.
     for uid in random.sample(free, len(free)):

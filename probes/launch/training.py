@@ -76,16 +76,15 @@ def _read_number(word: str) -> float:
 def ids_of(row: Mapping[str, str]) -> set[int] | None:
     """Read the samples that a rank trained on, as `0-3,8`; None if it did not say."""
     ids: set[int] = set()
-    try:
+    with suppress(KeyError, ValueError, OverflowError):
         for span in row["samples"].split(","):
             first, _, last = span.partition("-")
             numbers = range(int(first), int(last or first) + 1)
             if len(numbers) > MAX_SAMPLES:
                 return None
             ids.update(numbers)
-    except (KeyError, ValueError, OverflowError):
-        return None
-    return ids
+        return ids
+    return None
 
 
 def _read_words(line: str) -> dict[str, str]:
