@@ -461,7 +461,8 @@ def _waiver_notes(record: RunRecord) -> list[tuple[str, str]]:
 
     So a record always reads the same. Without a valid day, every waiver has ended.
     """
-    started, notes = known_time(record.started), []
+    notes = []
+    started = known_time(record.started)
     day = started.date() if started else date.max
     for waiver in record.contract.waivers:
         verdict = record.verdict(waiver.criterion)

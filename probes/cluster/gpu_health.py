@@ -62,8 +62,8 @@ def read_gpus_and_health(seconds: float = NVML_SECONDS) -> dict[str, Any]:
 
     answer = ask_in_time(lambda: ask_nvml(ask), seconds)
     (both,) = answer["gpus"] or [{"gpus": [], "boards": []}]
-    nvml, clock = answer["nvml"], time.monotonic()
-    health = {"error": nvml["error"], "boards": both["boards"], "clock": clock}
+    nvml = answer["nvml"]
+    health = {"error": nvml["error"], "boards": both["boards"], "clock": time.monotonic()}
     return {"nvml": nvml, "gpus": both["gpus"], "gpu_health": health}
 
 

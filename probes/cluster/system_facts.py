@@ -185,7 +185,8 @@ def mount_of(text: str, folder: str) -> tuple[list[str], list[str], Path] | None
 
     Returns the words before and after the dash, and the mount point.
     """
-    real, found, longest = Path(os.path.realpath(folder)), None, -1
+    real = Path(os.path.realpath(folder))
+    found, longest = None, -1
     for line in text.splitlines():
         before, _, after = (part.split() for part in line.partition(" - "))
         if len(before) < 5 or len(after) < 2:
