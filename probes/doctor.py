@@ -211,9 +211,8 @@ def ask_software(cluster: Cluster) -> Answer:
     differences = software_differences(cluster.facts, software_versions())
     if not differences:
         return Answer("software", f"the same versions on all nodes and on {OWN_HOST}")
-    text = "; ".join(differences)
     do = f"Install the same version on all nodes and on {OWN_HOST}"
-    return Answer("software", text, FAIL, ("HOSTS",), do)
+    return Answer("software", "; ".join(differences), FAIL, ("HOSTS",), do)
 
 
 def ask_accelerators(cluster: Cluster) -> Answer:

@@ -8,6 +8,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,10 +73,9 @@ def _remove_abandoned(path: Path) -> str:
 
 
 def _entries(folder: Path) -> list[Path]:
-    try:
+    with suppress(OSError):  # no such folder here, or not for us
         return sorted(folder.iterdir())
-    except OSError:  # no such folder here, or not for us
-        return []
+    return []
 
 
 def _times(path: Path) -> Iterator[float]:
@@ -90,10 +90,8 @@ def _times(path: Path) -> Iterator[float]:
             count += 1
             if count > MAX_ENTRIES:
                 return
-            try:
+            with suppress(OSError):
                 yield (Path(folder) / name).lstat().st_mtime
-            except OSError:
-                continue
 
 
 OUR_JOB = re.compile(r"\bseatrial-[0-9a-f]{12}\b")  # in the command or the id of a job
@@ -134,8 +132,7 @@ def find_left(cluster: Cluster, shared: str | None) -> tuple[list[LeftOver], lis
     folders = {node["id"]: [*temporary] for node in cluster.known_nodes() if node["alive"]}
     if shared:
         folders[head].append(shared)  # all nodes would list the same
-    nodes = [{"id": id} for id in folders]
-    answers = cluster.on_each_node(list_files, each=folders, nodes=nodes)
+    answers = cluster.on_each_node(list_files, each=folders, nodes=[{"id": id} for id in folders])
     listed = [(id, *row) for id, found in answers.items() for row in found.items()]
     files = [LeftOver(FILE, id, names.get(id, id), path, idle_s) for id, path, idle_s in listed]
     silent = [f"{names.get(id, id)} does not answer" for id in folders if id not in answers]
@@ -148,15 +145,11 @@ def find_left(cluster: Cluster, shared: str | None) -> tuple[list[LeftOver], lis
 def _find_jobs(address: str) -> list[LeftOver]:
     if not address:
         raise ValueError("the cluster has no dashboard")
-    named = [job for job in list_jobs(address) if _has_our_name(job)]
     return [
         LeftOver(JOB, "", address, job["submission_id"], is_sure=_is_surely_ours(job))
-        for job in named
+        for job in list_jobs(address)
+        if any(OUR_JOB.search(str(job.get(key))) for key in ("submission_id", "entrypoint"))
     ]
-
-
-def _has_our_name(job: dict[str, Any]) -> bool:
-    return any(OUR_JOB.search(str(job.get(key))) for key in ("submission_id", "entrypoint"))
 
 
 def _is_surely_ours(job: dict[str, Any]) -> bool:

@@ -219,9 +219,8 @@ def _end_options(config: pytest.Config, run: RunSession, loaded: list[str]) -> E
     from probes.session.ending import EndOptions
 
     baseline = config.getoption("--baseline")
-    before = Path(baseline) if baseline else None
     show = partial(terminal.print_summary, config, run=run)
-    return EndOptions(loaded, show, before, config.stash[JUNIT])
+    return EndOptions(loaded, show, Path(baseline) if baseline else None, config.stash[JUNIT])
 
 
 def _too_old(run: RunSession) -> list[str]:
@@ -341,8 +340,7 @@ def _probe_name(item: pytest.Item) -> str:
     suite.
     """
     inner = item.nodeid.partition("::")[2]
-    ours = item.path.is_relative_to(ROOT / "probes")
-    path = item.path.relative_to(ROOT) if ours else item.path
+    path = item.path.relative_to(ROOT) if item.path.is_relative_to(ROOT / "probes") else item.path
     return f"{path.as_posix()}::{inner}"
 
 
@@ -449,9 +447,9 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
         from probes.session.ending import describe
 
         PROBLEMS.append(("teardown", "the last step of the run", describe(error)))
-    terminal.stop_progress(session.config)
-    summary = ending.close(_end_state(), _take_problems())
-    session.exitstatus = summary.exit_code
+    if progress := session.config.stash.get(terminal.PROGRESS, None):
+        progress.close()  # what follows has a line of its own
+    session.exitstatus = ending.close(_end_state(), _take_problems()).exit_code
 
 
 @pytest.hookimpl(trylast=True)
@@ -463,5 +461,4 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         terminalreporter.write_line("nothing was run: --collect-only proves nothing")
     elif SETTINGS in config.stash and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         settings, keyword = config.stash[SETTINGS], config.option.keyword
-        line = describe_nothing(settings.tier, settings.only, keyword)
-        terminalreporter.write_line(clean(line))
+        terminalreporter.write_line(clean(describe_nothing(settings.tier, settings.only, keyword)))

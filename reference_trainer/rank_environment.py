@@ -103,10 +103,9 @@ def _leading_interface() -> str:
 
 def _is_loopback(host: str) -> bool:
     """Return whether a name resolves to the loopback, or to nothing at all."""
-    try:
+    with contextlib.suppress(OSError):
         return socket.gethostbyname(host).startswith("127.")
-    except OSError:
-        return True
+    return True
 
 
 def _own_address(peer: str) -> str:
@@ -163,9 +162,7 @@ def pin_order() -> list[str]:
 @cache
 def _make_log() -> int | None:
     level, *others = (os.environ.get(name, "") for name in LOG_VARIABLES)
-    if level.upper() not in QUIET_LOGS or any(others):
-        return None
-    return os.memfd_create("nccl-log")
+    return None if level.upper() not in QUIET_LOGS or any(others) else os.memfd_create("nccl-log")
 
 
 def open_log() -> int | None:

@@ -325,9 +325,8 @@ def _unique_findings(results: list[ProbeResult]) -> list[Finding]:
 
     Findings that differ only in their node or GPU become one.
     """
-    ordered = sorted(results, key=lambda result: -result.verdict.rank)
     alike: dict[tuple[str, str], list[Finding]] = {}
-    for result in ordered:
+    for result in sorted(results, key=lambda result: -result.verdict.rank):
         for item in result.findings:
             same = alike.setdefault((item.code, _without_names(item)), [])
             if item.statement not in [one.statement for one in same]:
@@ -416,8 +415,7 @@ def _not_tested(criterion: Criterion, record: RunRecord) -> Iterator[str]:
 
 def _only_informs(criterion: Criterion, results: list[ProbeResult], verdict: Verdict) -> bool:
     ended = all(result.state == "finished" for result in results)
-    seen = bool(results) and ended and verdict is not Verdict.FAIL
-    return bool(criterion.not_provable) and seen
+    return bool(criterion.not_provable and results) and ended and verdict is not Verdict.FAIL
 
 
 def any_ran(results: list[ProbeResult]) -> bool:
@@ -459,11 +457,16 @@ def summary_sentence(result: ProbeResult, criterion: Criterion) -> str:
 
 
 def _waiver_notes(record: RunRecord) -> list[tuple[str, str]]:
-    """Describe each waiver on the day of the run, for example that it ended or is not needed."""
+    """Describe each waiver on the day of the run, for example that it ended or is not needed.
+
+    So a record always reads the same. Without a valid day, every waiver has ended.
+    """
     notes = []
+    started = known_time(record.started)
+    day = started.date() if started else date.max
     for waiver in record.contract.waivers:
         verdict = record.verdict(waiver.criterion)
-        if waiver.until < _run_day(record):
+        if waiver.until < day:
             meaning = "EXPIRED before this run: it has no effect"
         elif verdict.accepted:
             meaning = "NO LONGER NEEDED: the criterion passes, remove the waiver"
@@ -474,15 +477,6 @@ def _waiver_notes(record: RunRecord) -> list[tuple[str, str]]:
         text = f"waiver {waiver.id} by {waiver.name} until {waiver.until}: {waiver.reason}"
         notes.append((waiver.criterion, f"{text} ({meaning})"))
     return notes
-
-
-def _run_day(record: RunRecord) -> date:
-    """Return the day on which the run started, so that a record always reads the same.
-
-    Without a valid date it is date.max, which is after the end of every waiver.
-    """
-    started = known_time(record.started)
-    return started.date() if started else date.max
 
 
 def key_measurement(results: list[ProbeResult], headlines: Mapping[str, str]) -> Measurement | None:

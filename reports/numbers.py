@@ -77,8 +77,7 @@ def percent(share: float) -> str:
 
 def _shown_unit(value: float, unit: str) -> tuple[float, str]:
     """Return the factor and the unit that suit a value; 0 keeps its unit."""
-    units = SHOWN_UNITS.get(unit, [])
-    for least, factor, shown in units if value or unit == "ratio" else []:
+    for least, factor, shown in SHOWN_UNITS.get(unit, []) if value or unit == "ratio" else []:
         if abs(value) >= least:
             return factor, shown
     if value in (1, -1) and len(unit) > len("us") and "/" not in unit:

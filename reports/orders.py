@@ -210,12 +210,12 @@ def _shorten(name: str) -> str:
 
 def _read_facts(known: Facts, cluster: Facts) -> Iterator[tuple[str, str]]:
     """Read the names of the finding's node, of its peer, and of the contract's terms."""
-    terms = _mapping(cluster.get("terms"))
+    terms = as_table(cluster.get("terms"))
     node, peer = (_node_facts(cluster, known.get(kind)) for kind in ("node", "peer"))
     of_device = _rdma_port(node, "device", known.get("device")).get("netdev")
     interface = str(known.get("interface") or of_device or terms.get("fabric"))
     values = {
-        "interface": interface if interface in _mapping(node.get("interfaces")) else None,
+        "interface": interface if interface in as_table(node.get("interfaces")) else None,
         "address": _address(node, interface),
         "peer_address": _address(peer, interface),
         "ray_address": node.get("address"),
@@ -226,7 +226,8 @@ def _read_facts(known: Facts, cluster: Facts) -> Iterator[tuple[str, str]]:
     yield from ((kind, name) for kind, name in values.items() if isinstance(name, str) and name)
 
 
-def _mapping(value: Any) -> Facts:
+def as_table(value: Any) -> Facts:
+    """Return a table of a record as it is; {} for what is none."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -240,18 +241,17 @@ def _node_facts(cluster: Facts, name: str | None) -> Facts:
 
 def _address(node: Facts, interface: str) -> Any:
     """Find the node's address on this interface; without one, its address in Ray."""
-    of_interface = _mapping(_mapping(node.get("interfaces")).get(interface))
+    of_interface = as_table(as_table(node.get("interfaces")).get(interface))
     return of_interface.get("address") or node.get("address")
 
 
 def _rdma_port(node: Facts, key: str, name: str | None) -> Facts:
     """Find the RDMA port whose `device` or `netdev` has this name; {} without one."""
-    ports = (one for one in _entries(node.get("rdma")) if name and one.get(key) == name)
-    return next(ports, {})
+    return next((one for one in _entries(node.get("rdma")) if name and one.get(key) == name), {})
 
 
 def _slot(node: Facts, gpu: str | None) -> Any:
     """Find the slot of the GPU that is named by its UUID or its number."""
-    boards = _entries(_mapping(node.get("gpu_health")).get("boards"))
+    boards = _entries(as_table(node.get("gpu_health")).get("boards"))
     named = (one for one in boards if gpu and gpu in (one.get("uuid"), str(one.get("index"))))
     return next((one.get("slot") for one in named), None)

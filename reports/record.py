@@ -218,9 +218,8 @@ class ProbeResult(RecordModel):
 
         Measurements are in the words of `criterion`; without it under their own names.
         """
-        worst_first = sorted(self.measurements, key=lambda m: -m.severity)
         say = criterion.sentence if criterion else Measurement.sentence
-        lines = [say(m) for m in worst_first if m.severity]
+        lines = [say(m) for m in sorted(self.measurements, key=lambda m: -m.severity) if m.severity]
         lines += [c.sentence() for c in self.controls if not c.verdict.accepted]
         if self.state == "finished":
             if not any(m.judged for m in self.measurements):

@@ -107,13 +107,12 @@ def looks_random(word: str) -> bool:
     """
     if NO_SECRET.match(word) or "/" in word:
         return False
-    parts = re.split(r"[._:,@-]", word)
     return any(
         len(part) >= MIN_STRICT
         and not HEXADECIMAL.fullmatch(part)
         and len(CHANGE.findall(part)) >= MIN_CHANGES
         and _entropy(part) >= MIN_ENTROPY
-        for part in parts
+        for part in re.split(r"[._:,@-]", word)
     )
 
 

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -49,10 +50,9 @@ def own_version() -> str:
 
 def version_of(package: str, absent: str) -> str:
     """Return the version of an installed package; `absent` for one that is not."""
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return absent
+    return absent
 
 
 def find_commit() -> str:
@@ -79,21 +79,18 @@ def find_checkout_commit() -> str:
 
 def _built_commit() -> str:
     """Return the commit that setup.py, or git archive, wrote into the package; "" if none did."""
-    try:
+    with suppress(OSError, ValueError):
         text = (SOURCES / COMMIT).read_text().strip()
-    except (OSError, ValueError):
-        return ""
-    return text if re.fullmatch(r"[0-9a-f]{40}\+?", text) else ""
+        return text if re.fullmatch(r"[0-9a-f]{40}\+?", text) else ""
+    return ""
 
 
 def _installed_commit() -> str:
     """Return the commit that pip installed; "" if pip recorded none."""
-    try:
-        found = metadata.distribution("seatrial")
-        info = json.loads(found.read_text("direct_url.json") or "{}")
+    with suppress(metadata.PackageNotFoundError, ValueError, AttributeError):
+        info = json.loads(metadata.distribution("seatrial").read_text("direct_url.json") or "{}")
         return str(info.get("vcs_info", {}).get("commit_id") or "")
-    except (metadata.PackageNotFoundError, ValueError, AttributeError):
-        return ""
+    return ""
 
 
 def _hash_sources() -> str:

@@ -32,8 +32,7 @@ def record_each(
 ) -> None:
     """Record a measure of each node, by name; nothing is proven of `silent` nodes."""
     for node, value in values.items():
-        note = notes if isinstance(notes, str) else notes.get(node, "")
-        measure(name, value, on=node, note=note)
+        measure(name, value, on=node, note=notes if isinstance(notes, str) else notes.get(node, ""))
     for node in silent:
         measure(name, None, on=node, note=SILENT)
 

@@ -105,8 +105,7 @@ def find_problems(row: CriterionRow, folder: Path) -> Iterator[str]:
             yield f"two probes are named {duty.test!r}"
         if duty.tier not in TIERS:
             yield f"probe {duty.test!r}: expected a tier of {', '.join(TIERS)}, found {duty.tier!r}"
-    first = {duty.function: duty for duty in reversed(row.duties)}
-    for test, duty in first.items():
+    for test, duty in {duty.function: duty for duty in reversed(row.duties)}.items():
         if not duty.disturbs:
             yield f"probe {test!r} does not say what it disturbs"
         yield from _find_lost_test(test, folder)

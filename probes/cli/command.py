@@ -66,8 +66,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 def is_unicode(err: bool = False) -> bool:
     """Return whether the encoding of standard output, or of standard error, is Unicode."""
-    stream = sys.stderr if err else sys.stdout
-    return "utf" in (stream.encoding or "").lower()
+    return "utf" in ((sys.stderr if err else sys.stdout).encoding or "").lower()
 
 
 def formatter() -> TextFormatter:

@@ -139,10 +139,9 @@ def _other_terms(terms: ClusterTerms, *, besides: Collection[str] = ()) -> str:
     texts = []
     for key, value in terms.model_dump(exclude_defaults=True).items():
         if key not in (*OWN_LINES, *besides):
-            table = value if isinstance(value, dict) else {"": value}
             texts += [
                 f"{key}.{part}".rstrip(".") + f" = {value_text(each)}"
-                for part, each in table.items()
+                for part, each in (value if isinstance(value, dict) else {"": value}).items()
             ]
     return ", ".join(texts)
 
@@ -432,9 +431,8 @@ def _ask_template(titles: Mapping[str, str], other: str, interview: Interview) -
         click.echo(f"  {name:14} {title}")
     if not interview.keep:
         click.echo(f"  {other:14} hardware that is not in this list\n")
-    words = [*titles, other]
 
-    check = partial(_check_word, words=words)
+    check = partial(_check_word, words=[*titles, other])
     about = f"limits and reasons come from the contract that you name. {other}: you give each limit"
     kept = "" if interview.keep else "h100-ndr400"  # nobody orders hardware by default
     return str(interview.ask("template", "Which hardware?", kept, True, about, check))
@@ -491,8 +489,7 @@ def _check_name(answer: str) -> str:
     from probes.contract.contract import NAME
 
     if not NAME.fullmatch(answer):
-        message = f"expected at most 60 characters of A-Z a-z 0-9 _ . -, found {answer!r}"
-        raise ValueError(message)
+        raise ValueError(f"expected at most 60 characters of A-Z a-z 0-9 _ . -, found {answer!r}")
     return answer
 
 

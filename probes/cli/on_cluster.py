@@ -98,17 +98,14 @@ def _ask(settings: RunSettings) -> Iterator[Answer]:
     """Ask about the contract, this machine, and the cluster."""
     from probes.check.registry import run_order
     from probes.cluster.cluster import VersionMismatch, connect
-    from probes.contract.terms import ClusterTerms
     from probes.doctor import FAIL, UNPROVEN, Answer, ask_cluster, ask_contract, ask_machine
 
-    terms = settings.agreed.cluster if settings.agreed else ClusterTerms()
+    terms = settings.terms
     if settings.agreed:
         yield Answer("contract", f"{settings.agreed.name}, tier {settings.tier}")
     else:
         do = "Name a contract with --contract"
         yield Answer("contract", NO_CONTRACT, UNPROVEN, run_order(), do)
-    if settings.nodes:
-        terms = terms.model_copy(update={"nodes": settings.nodes})
     local = settings.spec.startswith("local")
     emulated = terms.accelerators == "emulated" or local
     yield from ask_machine(terms, on_gpu=not emulated, local=local)

@@ -85,9 +85,8 @@ def show(run_folder: Path | None, width: int, plain: bool) -> None:
     """
     from probes.session.rejudge import read_whole
 
-    run_folder = run_folder or cli.newest_run()
     with cli.refuse_unusable():
-        summary = read_whole(run_folder)
+        summary = read_whole(run_folder or cli.newest_run())
     click.echo(_table(summary, width, plain))
     sys.exit(summary.exit_code)
 

@@ -386,7 +386,6 @@ def plan(cluster: str | None, **values: str | None) -> None:
 def _cluster_lines(settings: RunSettings, cluster: str | None) -> Iterator[str]:
     """Yield the contract, the tier, what was ordered, and what the cluster has."""
     from probes.check.owed import GPUS_FREE, partial_reason
-    from probes.contract.terms import ClusterTerms
 
     agreed = settings.agreed
     text = f"{agreed.name} @ {agreed.sha256[:8]}," if agreed else f"{NO_CONTRACT};"
@@ -394,8 +393,7 @@ def _cluster_lines(settings: RunSettings, cluster: str | None) -> Iterator[str]:
     reason = partial_reason(settings.only, settings.tier, agreed.tier if agreed else settings.tier)
     if reason:
         yield from _wrap("PARTIAL", f"{reason}, so the run cannot be accepted")
-    terms = agreed.cluster if agreed else ClusterTerms()
-    terms = terms.model_copy(update={"nodes": settings.nodes or terms.nodes})
+    terms = settings.terms
     ordered = terms.nodes_text if terms.nodes else "number of nodes not given"
     if isinstance(terms.gpus_per_node, int):
         ordered += f", {quantity(terms.gpus_per_node, 'accelerators')} each"
@@ -454,12 +452,10 @@ def _criteria_lines(settings: RunSettings) -> Iterator[str]:
 
 def _describe_commands(settings: RunSettings) -> str:
     """Say whose commands would be typed here, and as whom."""
-    from probes.contract.terms import ClusterTerms
     from probes.launch.shell import describe_typist, why_no_other_user
 
-    terms = settings.agreed.cluster if settings.agreed else ClusterTerms()
-    why_same = why_no_other_user(own_guide=terms.launch.document is None)
-    return describe_typist(terms, why_same)
+    terms = settings.terms
+    return describe_typist(terms, why_no_other_user(own_guide=terms.launch.document is None))
 
 
 def _disturbances(probes: list[str]) -> Iterator[str]:

@@ -366,8 +366,7 @@ class _Session:
             why = "it is incomplete, or not the run that was submitted"
             _say(f"do not use {folder} as proof: {why}")
         else:
-            nonce = self._asked.nonce or self._id
-            _say(f"verified: files, events, nonce {nonce}, options{again}")
+            _say(f"verified: files, events, nonce {self._asked.nonce or self._id}, options{again}")
         self._is_verified = not found
         return bool(found)
 

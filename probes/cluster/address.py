@@ -9,6 +9,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -55,11 +56,15 @@ def follow_auth_mode(address: str) -> None:
     if without != REFUSED:  # no token is asked for; or nothing is known, and Ray will say why
         return
     if not (token := find_token()):
-        lack = f"requires a token, but {_lack()}"
-        raise ClusterUnreachable(f"the cluster at {address} {lack}: {HINT}")
+        lack = f"none was found in RAY_AUTH_TOKEN or {token_path()}"
+        if os.environ.get(MODE, "").lower() == "disabled":
+            lack = f"{MODE} is disabled here"
+        raise ClusterUnreachable(f"the cluster at {address} requires a token, but {lack}: {HINT}")
     if try_request(door, token) == REFUSED:
+        in_variable = os.environ.get("RAY_AUTH_TOKEN", "").strip()
         raise ClusterUnreachable(
-            f"the cluster at {address} refuses the token of {_source()}: {HINT}. "
+            f"the cluster at {address} refuses the token of "
+            f"{'RAY_AUTH_TOKEN' if in_variable else token_path()}: {HINT}. "
             "On the head, `ray get-auth-token` prints the token"
         )
     if os.environ.get(MODE, "").lower() != "token":
@@ -70,16 +75,6 @@ def turn_on_tokens() -> None:
     """Set the variable for this process and its children, and make Ray read it again."""
     os.environ[MODE] = "token"
     reload_settings()
-
-
-def _lack() -> str:
-    if os.environ.get(MODE, "").lower() == "disabled":
-        return f"{MODE} is disabled here"
-    return f"none was found in RAY_AUTH_TOKEN or {token_path()}"
-
-
-def _source() -> str:
-    return "RAY_AUTH_TOKEN" if os.environ.get("RAY_AUTH_TOKEN", "").strip() else str(token_path())
 
 
 CONNECT_SECONDS = 2  # bounds one TCP handshake with a host that drops packets
@@ -231,30 +226,26 @@ def _owner(raylet: Path) -> str:
         uid = (leader.parent / str(run)).stat().st_uid
     except OSError:
         return "an unknown process"
-    try:
+    user = f"uid {uid}"
+    with suppress(KeyError):
         user = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        user = f"uid {uid}"
     return f"process {run} of {user}"
 
 
 def shares_our_network(process: Path, address: str) -> bool:
     """Return whether a process with this address is in our network namespace."""
-    try:
+    with suppress(OSError):
         return os.stat(process / "ns/net").st_ino == os.stat("/proc/self/ns/net").st_ino
-    except OSError:
-        return not address or is_own_address(address)
+    return not address or is_own_address(address)
 
 
 def is_own_address(address: str) -> bool:
     """Return whether an interface of our network namespace has this address."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as own:
-            own.bind((address, 0))
-    except OSError:
-        return False
-    return True
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as own:
+        own.bind((address, 0))
+        return True
+    return False
 
 
 # Of 10.0.0.0/8, the largest network of private addresses.  A larger route without a router is that

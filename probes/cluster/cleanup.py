@@ -491,9 +491,8 @@ def main() -> None:
 def clean_up(registered: list[list[str]]) -> None:
     """Remove these resources; say what could not be removed."""
     # Who submits jobs ends before the jobs, and all before folders: they may still write there.
-    ends = [item for item in registered if item[0] in ("process", "user")]
+    end_all([item for item in registered if item[0] in ("process", "user")])
     jobs = [item for item in registered if item[0] in ("job", "jobs")]
-    end_all(ends)
     end_all(jobs)
     if jobs:  # one may have been on its way
         time.sleep(SUBMIT_SECONDS)

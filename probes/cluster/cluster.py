@@ -334,8 +334,7 @@ class Cluster:
         ids = [node["id"] for node in asked if each is None or node["id"] in each]
         given = {id: (*arguments, each[id]) if each else arguments for id in ids}
         answers = ask_nodes(function, given, num_gpus=gpus)
-        died = {id: text for id, text in answers.errors.items() if id not in answers.silent}
-        self.errors |= died
+        self.errors |= {id: text for id, text in answers.errors.items() if id not in answers.silent}
         return answers.values
 
     def gang(self, size: int | None = None, **options: Any) -> Gang:

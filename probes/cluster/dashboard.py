@@ -37,8 +37,7 @@ def request_dashboard(
     """
     headers = {**authorization_header(), **({} if body is None else {"Content-Type": kind})}
     request = urllib.request.Request(address + path, body, headers, method=method)  # noqa: S310  (of http)
-    opener = urllib.request.build_opener(NoRedirect, _Handler)
-    with opener.open(request, timeout=seconds) as answer:
+    with urllib.request.build_opener(NoRedirect, _Handler).open(request, timeout=seconds) as answer:
         return read_answer(answer, seconds, most)
 
 
@@ -150,11 +149,10 @@ def find_token() -> str:
         return ""
     if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
         return token
-    try:
-        first_line, _, _ = token_path().read_text(encoding="utf-8").partition("\n")
-    except (OSError, UnicodeDecodeError, RuntimeError):  # RuntimeError: this user has no home
-        return ""
-    return first_line.strip()
+    # RuntimeError: this user has no home.
+    with contextlib.suppress(OSError, UnicodeDecodeError, RuntimeError):
+        return token_path().read_text(encoding="utf-8").partition("\n")[0].strip()
+    return ""
 
 
 def token_path() -> Path:

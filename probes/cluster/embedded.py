@@ -57,8 +57,7 @@ class LocalCluster:
             },
         )
         assert self._child.stdout is not None
-        line = self._child.stdout.readline()
-        self.info: dict[str, Any] = json.loads(line or "{}")
+        self.info: dict[str, Any] = json.loads(self._child.stdout.readline() or "{}")
         if "address" not in self.info:
             stderr.seek(0)
             last = " ".join(stderr.read().strip().splitlines()[-1:])

@@ -252,8 +252,7 @@ def send_grpc(address: str, method: str, request: bytes, token: str, seconds: fl
     except ImportError:
         return "the package grpcio is not installed"
     metadata = [("authorization", f"Bearer {token}")] if token else []
-    options = [("grpc.enable_http_proxy", 0)]
-    with grpc.insecure_channel(address, options=options) as channel:
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         try:
             channel.unary_unary(method)(request, timeout=seconds, metadata=metadata)
         except grpc.RpcError as error:

@@ -47,8 +47,8 @@ def read_gpu_health(nvml: Any = None, seconds: float = NVML_SECONDS) -> dict[str
     query, or "GPU" for all of them, to {"code", "text"}.  `nvml` replaces the module in a control.
     """
     answer = ask_in_time(lambda: ask_nvml(_read_boards, nvml), seconds)
-    error, boards = answer["nvml"]["error"], answer["gpus"]
-    return {"error": error, "boards": boards, "clock": time.monotonic()}
+    error = answer["nvml"]["error"]
+    return {"error": error, "boards": answer["gpus"], "clock": time.monotonic()}
 
 
 def read_gpus_and_health(seconds: float = NVML_SECONDS) -> dict[str, Any]:
@@ -62,9 +62,9 @@ def read_gpus_and_health(seconds: float = NVML_SECONDS) -> dict[str, Any]:
 
     answer = ask_in_time(lambda: ask_nvml(ask), seconds)
     (both,) = answer["gpus"] or [{"gpus": [], "boards": []}]
-    error, clock = answer["nvml"]["error"], time.monotonic()
-    health = {"error": error, "boards": both["boards"], "clock": clock}
-    return {"nvml": answer["nvml"], "gpus": both["gpus"], "gpu_health": health}
+    nvml = answer["nvml"]
+    health = {"error": nvml["error"], "boards": both["boards"], "clock": time.monotonic()}
+    return {"nvml": nvml, "gpus": both["gpus"], "gpu_health": health}
 
 
 def _read_boards(nvml: Any) -> list[GpuEntry]:
@@ -160,8 +160,7 @@ def _link_errors(nvml: Any, gpu: Any, link: int) -> int:
         if error.value not in UNKNOWN_CALL:
             raise
     # Blackwell counts recoveries in a field, and does not support the call.
-    id = nvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS
-    return int(_field(nvml, gpu, id, link).ullVal)
+    return int(_field(nvml, gpu, nvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, link).ullVal)
 
 
 def _link_states(nvml: Any, gpu: Any) -> Iterator[tuple[int, int]]:

@@ -133,12 +133,10 @@ def _address_of(row: tuple[Any, ...]) -> str:
 
 def _can_bind(row: tuple[Any, ...]) -> bool:
     family, kind, protocol, _, target = row
-    try:
-        with socket.socket(family, kind, protocol) as probe:
-            probe.bind(target)
-    except OSError:
-        return False
-    return True
+    with suppress(OSError), socket.socket(family, kind, protocol) as probe:
+        probe.bind(target)
+        return True
+    return False
 
 
 def look_up_all(
@@ -188,10 +186,9 @@ def _list_addresses() -> list[tuple[str, str]]:
 
 
 def _is_up(path: Path) -> bool | None:
-    try:
+    with suppress(OSError, ValueError):
         return bool(int(path.read_text(), 16) & IFF_UP)
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 # Seconds for a connection and for its answer.  The kernel repeats a lost SYN after 1 s and 3 s.
@@ -329,8 +326,7 @@ def _check_proof(connection: socket.socket, proof: str) -> str:
     if proof == GRPC:
         connection.sendall(HTTP2_PREFACE)
         header = _receive(connection, FRAME_BYTES)
-        is_settings = len(header) >= FRAME_BYTES and header[3] == SETTINGS
-        return "" if is_settings else OTHER_ANSWER
+        return "" if len(header) >= FRAME_BYTES and header[3] == SETTINGS else OTHER_ANSWER
     return "" if _receive(connection, len(proof)) == proof.encode() else OTHER_ANSWER
 
 

@@ -98,9 +98,8 @@ class NodeWatch:
         Returns at most SETTLE_S later.  A loss is reported meanwhile.  One that Ray still counts as
         alive then is not waited for again.
         """
-        if self._is_over or threading.current_thread() is self._thread:
-            return
-        if time.monotonic() < self._settled + PAUSE_S:
+        is_own = threading.current_thread() is self._thread
+        if self._is_over or is_own or time.monotonic() < self._settled + PAUSE_S:
             return
         deadline = time.monotonic() + SETTLE_S
         while self._look_now() and (silent := self._find_silent()):
@@ -178,8 +177,6 @@ class NodeWatch:
 
     def _find_deaf(self, states: Sequence[NodeState]) -> list[str]:
         """List the nodes whose raylets do not answer their ports, as one that is frozen."""
-        if not states:
-            return []
         with ThreadPoolExecutor(MAX_PARALLEL) as pool:
             ports = [(one.address, one.port) for one in states]
             problems = pool.map(lambda port: query_port(port, HTTP2_PREFACE, PORT_S), ports)

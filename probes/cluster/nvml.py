@@ -204,8 +204,7 @@ def _ask_use(nvml: Any, gpu: Any) -> Iterator[tuple[str, Any]]:
 
 def _is_mps_server(pid: int) -> bool:
     """Return whether a process is MPS's server, which computes nothing: its clients do."""
-    program = read_text(Path("/proc", str(pid), "cmdline")).partition("\0")[0]
-    return Path(program).name == MPS_SERVER
+    return Path(read_text(Path("/proc", str(pid), "cmdline")).partition("\0")[0]).name == MPS_SERVER
 
 
 def _read_memory(nvml: Any, gpu: Any) -> tuple[Any, int]:

@@ -31,8 +31,7 @@ def busy_accelerators(cluster: Any, idle: int = 0) -> int:
     import ray
 
     free: dict[str, Any] = ray.available_resources()
-    taken = cluster.ray_gpu_count - float(free.get(cluster.resource, 0))
-    busy = math.ceil(taken - LEAST_SHARE)
+    busy = math.ceil(cluster.ray_gpu_count - float(free.get(cluster.resource, 0)) - LEAST_SHARE)
     return max(0, busy - idle)
 
 
@@ -196,8 +195,7 @@ def _ask_head(cluster: Any, question: Callable[[], Any]) -> Any:
     """Ask the head for `live_drivers` or `live_jobs`.  Raises RayError."""
     import ray
 
-    asked = on_node(question, cluster.head_node_id).remote()
-    return ray.get(asked, timeout=ASK_SECONDS)
+    return ray.get(on_node(question, cluster.head_node_id).remote(), timeout=ASK_SECONDS)
 
 
 def other_jobs(drivers: dict[str, str], ours: Iterable[str] = ()) -> list[str]:

@@ -113,10 +113,9 @@ def remove_later(path: str, seconds: int) -> None:
 
 def list_tokens(token: str, folder: str) -> list[str]:
     """List the files of this token; empty if the folder cannot be read."""
-    try:
+    with contextlib.suppress(OSError):
         return [name for name in os.listdir(folder) if name.startswith(token)]
-    except OSError:
-        return []
+    return []
 
 
 def remove_token(path: str) -> None:

@@ -21,10 +21,9 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"  # of each start of the kernel
 
 def read_text(path: Path) -> str:
     """Read a file of the kernel or the system, stripped of blanks; "" if it is unreadable."""
-    try:
+    with suppress(OSError):
         return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
+    return ""
 
 
 UNLIMITED = -1  # as RLIM_INFINITY of Python's resource module
@@ -50,11 +49,10 @@ def read_limits(pid: str = "self", proc: str = "/proc") -> dict[str, Any]:
     first_namespace = " ".join((own / "uid_map").read_text().split()) == ALL_IDS
     capabilities = int(status["CapEff"], 16) if first_namespace else 0
     is_root = first_namespace and status["Uid"].split()[0] == "0"
-    exempt = is_root or bool(capabilities & (1 << SYS_ADMIN | 1 << SYS_RESOURCE))
     return {
         **{name: parse_limit(text, row) for name, row in ROWS.items()},
         "locks_any": bool(capabilities & 1 << IPC_LOCK),
-        "starts_any": exempt,
+        "starts_any": is_root or bool(capabilities & (1 << SYS_ADMIN | 1 << SYS_RESOURCE)),
     }
 
 
@@ -171,22 +169,33 @@ def try_writing(path: str) -> str:
 
 def find_temporary_folder() -> str:
     """Find the folder that Python writes temporary files to; /tmp if it can use none."""
-    try:
+    with suppress(FileNotFoundError):
         return tempfile.gettempdir()
-    except FileNotFoundError:
-        return "/tmp"
+    return "/tmp"
 
 
 def name_file_system(path: str, mounts: str) -> str:
     """Name the file system of a folder by kind and mount point: `tmpfs at /tmp`; "" if unknown."""
-    real, name, longest = Path(os.path.realpath(path)), "", -1
-    for line in read_text(Path(mounts)).splitlines():
-        before, _, after = line.partition(" - ")
-        point = Path(before.split()[4].replace(r"\040", " "))
-        deeper = len(point.parts) >= longest  # of two at one point, the later mount is seen
-        if deeper and (point == real or point in real.parents):
-            name, longest = f"{after.split()[0]} at {point}", len(point.parts)
-    return name
+    found = mount_of(read_text(Path(mounts)), path)
+    return f"{found[1][0]} at {found[2]}" if found else ""
+
+
+def mount_of(text: str, folder: str) -> tuple[list[str], list[str], Path] | None:
+    """Find the mount of a folder in the text of mountinfo; None if there is none.
+
+    Returns the words before and after the dash, and the mount point.
+    """
+    real = Path(os.path.realpath(folder))
+    found, longest = None, -1
+    for line in text.splitlines():
+        before, _, after = (part.split() for part in line.partition(" - "))
+        if len(before) < 5 or len(after) < 2:
+            continue
+        point = Path(before[4].replace(r"\040", " "))
+        deep = len(point.parts)  # of two at one point, the later mount is seen
+        if deep >= longest and (point == real or point in real.parents):
+            found, longest = (before, after, point), deep
+    return found
 
 
 RAYLET = "raylet"  # name of Ray's program on each node

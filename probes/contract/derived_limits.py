@@ -51,9 +51,8 @@ def size_contract(contract: Contract, nodes: int, ranks: int) -> Contract:
     inside, uneven = divmod(ranks, nodes)
     if not inside or uneven:  # not recorded, or not what was ordered
         return contract
-    low = ALL_TO_ALL_SHARE * busbw.low * all_to_all_ratio(ranks, inside)
     limit = Limit(
-        low=round(low, 2),
+        low=round(ALL_TO_ALL_SHARE * busbw.low * all_to_all_ratio(ranks, inside), 2),
         unit=busbw.unit,
         source="derived",
         because=f"{percent(ALL_TO_ALL_SHARE)} of what a busbw of {quantity(busbw.low, 'GB/s')} "
@@ -158,8 +157,7 @@ def _fabric_limits(
     reason = f"NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME of every node names {fabric}"
     if fabric == "rdma":
         reason = "every node has an RDMA port"
-    network = Limit(one_of=[fabric], source="derived", because=f"no contract: {reason}")
-    limits = {"network": network}
+    limits = {"network": Limit(one_of=[fabric], source="derived", because=f"no contract: {reason}")}
     rate = line_rate(used, fabric)
     if rate is not None and rate.gbytes_per_s:
         rate_text = rate.because + _unused_ports(facts, used)

@@ -21,6 +21,7 @@ from probes.contract.terms import VERSION, ClusterTerms
 from probes.environment.checks import admitted_facts, count_rails
 from reports.measurement import Limit
 from reports.numbers import percent
+from reports.orders import as_table
 from reports.record import TIERS, RunRecord
 from reports.sanitize import one_line
 from scaling.collectives.line_rate import installed_rails
@@ -136,8 +137,7 @@ def list_questions(template: Contract | None) -> Iterator[Question]:
         asked |= {key: NETWORK[key] for key in ("fabric", "management")}
     for key, text in (asked | JOBS).items():
         about = ClusterTerms.model_fields[key].description or ""
-        kept = getattr(terms, key)
-        yield Question(key, text, about, kept, key in NEEDED)
+        yield Question(key, text, about, getattr(terms, key), key in NEEDED)
 
 
 def _is_given(key: str, template: Contract | None) -> bool:
@@ -191,8 +191,7 @@ def fill_template(name: str, template: str, tier: str, answers: Mapping[str, Any
     """Write a shipped contract with the answers in it; its limits and their reasons stay."""
     shipped = load(template)
     before, _, after = shipped.text.decode().partition("[cluster]\n")
-    title = f"{name}: {shipped.title}"
-    for key, value in {"name": name, "title": title, "tier": tier}.items():
+    for key, value in {"name": name, "title": f"{name}: {shipped.title}", "tier": tier}.items():
         before = _set_line(before, key, value)
     terms, bracket, limits = after.partition("\n[")
     terms = re.sub(r"# nodes: .*\n", "", terms)
@@ -371,9 +370,9 @@ def _network_facts(fact: Facts) -> dict[str, Any]:
     return {
         "node": _text(fact.get("node")),
         "rdma": ports,
-        "environment": {k: _text(v) for k, v in _as_table(environment).items()},
+        "environment": {k: _text(v) for k, v in as_table(environment).items()},
         "interfaces": {
-            k: {"address": None, **_as_table(v)} for k, v in _as_table(interfaces).items()
+            k: {"address": None, **as_table(v)} for k, v in as_table(interfaces).items()
         },
     }
 
@@ -390,7 +389,7 @@ def _version_lines(nodes: list[Facts]) -> Iterator[str]:
     """Yield the software versions that most nodes have."""
     versions: list[Line] = []
     for part in software_versions():  # known parts only, not the record's own keys
-        seen = [_text(_as_table(fact.get("software")).get(part)) for fact in nodes]
+        seen = [_text(as_table(fact.get("software")).get(part)) for fact in nodes]
         counts = Counter(version for version in seen if VERSION.fullmatch(version)).most_common()
         if counts:
             others = ", ".join(version for version, _ in counts[1:])
@@ -458,7 +457,3 @@ def _text(value: Any) -> str:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _as_table(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

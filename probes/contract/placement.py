@@ -91,8 +91,7 @@ def split_groups(
     if tp < 1 or len(accelerators) % tp:
         expected = f"a tp that divides the {len(accelerators)} ranks on {_as_text(accelerators)}"
         raise SpecError(f"parallel: expected {expected}, found tp {tp}: change tp or the placement")
-    starts = range(0, len(accelerators), tp)
-    groups = [tuple(accelerators[start : start + tp]) for start in starts]
+    groups = [tuple(accelerators[start : start + tp]) for start in range(0, len(accelerators), tp)]
     return [group for group in groups if len({nodes[number] for number in group}) > 1]
 
 

@@ -149,8 +149,7 @@ class NodeContext:
     @property
     def nccl(self) -> tuple[int, ...] | None:
         """Version of the likely libnccl; None when unknown."""
-        version = self.libraries[0].get("version", "") if self.libraries else ""
-        parts = version.split(".")
+        parts = (self.libraries[0].get("version", "") if self.libraries else "").split(".")
         return tuple(map(int, parts)) if all(p.isdecimal() for p in parts) else None
 
 
@@ -401,9 +400,8 @@ def gloo_interface_local(value: str, node: NodeContext) -> bool | str:
 
 def gloo_off_fabric(value: str, node: NodeContext) -> bool:
     """Return whether no interface of the agreed fabric that the node has is in the list."""
-    spec = plain_list(value)
     known = [name for name in interfaces_of(node.fabric) if name in node.interfaces]
-    return bool(known) and len(_excluded_fabric(spec, node)) == len(known)
+    return bool(known) and len(_excluded_fabric(plain_list(value), node)) == len(known)
 
 
 def _excluded_fabric(spec: NameList | None, node: NodeContext) -> list[str]:

@@ -30,6 +30,7 @@ import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +94,9 @@ def version_of(path: str) -> str:
     """Read the version ("2.28.9") from the file name, else from a banner in the first 64 MiB."""
     if match := VERSIONED_FILE.search(path):
         return match[1]
-    try:
-        with open(path, "rb") as file:
-            return _read_banner(iter(lambda: file.read(CHUNK_BYTES), b""))
-    except OSError:
-        return ""
+    with suppress(OSError), open(path, "rb") as file:
+        return _read_banner(iter(lambda: file.read(CHUNK_BYTES), b""))
+    return ""
 
 
 def _read_banner(chunks: Iterator[bytes]) -> str:
@@ -197,19 +196,17 @@ def conf_paths(environment: Mapping[str, str]) -> list[str]:
 
 def home_dir() -> str:
     """Return the home folder from the password file, as NCCL does, not from HOME; "" if none."""
-    try:
+    with suppress(KeyError):
         return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return ""
+    return ""
 
 
 def effective_values(
     environment: Mapping[str, str], files: Mapping[str, Mapping[str, str]]
 ) -> dict[str, tuple[str, str]]:
     """Return variable -> (value, where) as NCCL reads it; this file's docstring has the order."""
-    sources = {"environment": environment, **files}
     values: dict[str, tuple[str, str]] = {}
-    for where, variables in sources.items():
+    for where, variables in {"environment": environment, **files}.items():
         for name, value in variables.items():
             values.setdefault(name, (value, where))
     return values
@@ -247,12 +244,10 @@ def gpu_models() -> list[str]:
 
 def host_identity() -> dict[str, str]:
     """Return what NCCL identifies a host by, and the network namespace; "" where unknown."""
-    try:
+    network = ""
+    with suppress(OSError):
         network = os.readlink("/proc/self/ns/net")
-    except OSError:
-        network = ""
-    boot_id = read_text(Path(BOOT_ID))
-    return {"name": platform.node(), "boot_id": boot_id, "network": network}
+    return {"name": platform.node(), "boot_id": read_text(Path(BOOT_ID)), "network": network}
 
 
 def _is_relevant(name: str) -> bool:

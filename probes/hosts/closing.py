@@ -42,8 +42,7 @@ def judge_changes(cluster: Cluster, before: AllFacts, now: AllFacts, measure: Re
     for name in silent:
         text = f"No worker answers on {name} at the end of the run"
         measure.explain(finding("HOST-NO-ANSWER", text, [name]))
-    has_boot_ids = all(fact["boot_id"] for fact in (*before, *now))
-    known = before and has_boot_ids and not silent
+    known = before and all(fact["boot_id"] for fact in (*before, *now)) and not silent
     note = "a node reports no boot id, or does not answer"
     note = note if before else "no node answered at the start of the run"
     measure(check.NODES_CHANGED, len(changed) if changed or known else None, note=note)
@@ -70,8 +69,7 @@ def judge_gpu_changes(before: AllFacts, now: AllFacts, measure: Recorder) -> Non
             continue  # it came later
         old, new = first[fact["node"]], {gpu["uuid"] for gpu in fact["gpus"]}
         gone, come = sorted(old - new - {""}), sorted(new - old - {""})
-        known = gone or (old and "" not in old | new)
-        count = max(len(gone), len(come)) if known else None
+        count = max(len(gone), len(come)) if gone or (old and "" not in old | new) else None
         measure(check.GPUS_CHANGED, count, on=fact["name"], note="some GPUs report no UUID")
         if gone:
             text = f"{join_names(gone)} on {fact['name']}: missing at the end of the run"
@@ -319,8 +317,7 @@ def judge_node(
     unproven = [] if failed else find_unproven(results, level, gpus)
     warned = any(one["status"].lower().startswith(WARNED) for one in results)
     value = len(failed) or (WARNING if warned else 0)
-    note = "; ".join(unproven)
-    measure(check.DIAG_FAILURES, None if unproven else value, on=name, note=note)
+    measure(check.DIAG_FAILURES, None if unproven else value, on=name, note="; ".join(unproven))
     if failed:
         texts = [_describe(one) for one in failed]
         statement = f"{name}: {join_names(texts, SHOWN_TESTS)}. Expected: no failed test"

@@ -180,8 +180,7 @@ def run_work(fleet: WorkFleet) -> SpeedRuns:
     length = run_length(fleet)
     keys = [*fleet.working]
     first = fleet.measure_speed(keys, length)
-    needed_alone = compute_judge.find_alone(fleet, first)
-    chosen = [key for needed in needed_alone.values() for key in needed]
+    chosen = [key for needed in compute_judge.find_alone(fleet, first).values() for key in needed]
     chosen = list(dict.fromkeys([*chosen, *compute_judge.find_below(fleet, first)]))
     if not chosen:
         return SpeedRuns(first)
@@ -270,9 +269,8 @@ def control_wrong_sums(fleet: WorkFleet, sums: Sums, measure: Recorder, without:
         found = {**sums, **planted}
         compute_judge.judge_errors(fleet, found, [], trial)
         compute_judge.judge_sums(fleet, found, trial, hashes=check.GEMM_HASH_DIFFERS not in without)
-        fault = f"{victim.label} {text}"
         located = victim.key in planted and is_located(trial, victim)
-        measure.control(name, fault, trial, located=located, without=without)
+        measure.control(name, f"{victim.label} {text}", trial, located=located, without=without)
 
 
 def is_located(trial: Trial, victim: Accelerator) -> bool:

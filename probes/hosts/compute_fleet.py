@@ -120,8 +120,7 @@ class WorkFleet(ActorSet):
     def _start_workers(self, cluster: Cluster) -> None:
         owned = int(cluster.resource == "GPU")
         for node in sorted(cluster.nodes, key=lambda node: (node["address"], node["id"])):
-            count = int(node["resources"].get("GPU", 0)) if owned else 1
-            for slot in range(count):
+            for slot in range(int(node["resources"].get("GPU", 0)) if owned else 1):
                 key = f"{node['id']}:{slot}"
                 self.accelerators[key] = Accelerator(key, node["name"], slot)
                 self.actors[key] = on_node(AcceleratorWorker, node["id"], num_gpus=owned).remote()

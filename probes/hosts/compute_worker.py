@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +20,7 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.gpus import watch_link
 from probes.cluster.node_facts import leaves_choice
 from probes.cluster.nvml import import_nvml, to_text
+from reports.version import version_of
 
 MIB = 2**20
 PCI_DEVICES = "/sys/bus/pci/devices"
@@ -138,11 +138,7 @@ def gpu_uuid(board: Any) -> str:
 
 def package_versions(packages: Sequence[str]) -> list[str]:
     """List the versions of the packages that are installed, as `name 1.2`."""
-    found = []
-    for package in packages:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found.append(f"{package} {metadata.version(package)}")
-    return found
+    return [f"{package} {found}" for package in packages if (found := version_of(package, ""))]
 
 
 def cpu_model(path: str = CPU_INFO) -> str:
@@ -158,13 +154,12 @@ def bind_to_slot(slot: str, root: str = PCI_DEVICES) -> list[int]:
     or not allowed, and nothing changes.
     """
     domain, _, place = slot.lower().partition(":")
-    try:
+    with contextlib.suppress(OSError, ValueError):
         near = parse_cpu_list((Path(root) / f"{domain[-4:]}:{place}/local_cpulist").read_text())
         if chosen := near & os.sched_getaffinity(0):
             os.sched_setaffinity(0, chosen)
         return sorted(chosen)
-    except (OSError, ValueError):
-        return []
+    return []
 
 
 def parse_cpu_list(text: str) -> set[int]:

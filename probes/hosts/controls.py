@@ -122,9 +122,8 @@ def control_own_folder(cluster: Cluster, folder: str, measure: Recorder) -> None
     if len(cluster.nodes) < 2:
         return  # a single node shares its folder with no other
     victim, own = cluster.nodes[-1], tempfile.gettempdir()
-    fault = f"{victim['name']} writes to {own}, not to {folder}"
     judge = partial(judge_folder, cluster, folder, elsewhere={victim["id"]: own})
-    plant(measure, check.OWN_FOLDER, fault, judge)
+    plant(measure, check.OWN_FOLDER, f"{victim['name']} writes to {own}, not to {folder}", judge)
 
 
 NODE_REBOOT, HARDWARE_THERMAL, PROHIBITED, IN_PROGRESS = 2, 0x40, 2, 2  # codes of nvml.h

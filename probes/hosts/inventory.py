@@ -183,8 +183,7 @@ def find_shared_machines(facts: Iterable[Facts]) -> list[Finding]:
 
 def _find_repeated(pairs: Iterable[tuple[str, Place]]) -> dict[str, list[Place]]:
     """Find the ids that are in several places; an empty id is not known."""
-    places = group_pairs(pairs)
-    return {id: found for id, found in places.items() if id and len(found) > 1}
+    return {id: found for id, found in group_pairs(pairs).items() if id and len(found) > 1}
 
 
 def judge_order(facts: AllFacts, terms: ClusterTerms, measure: Recorder) -> None:
@@ -363,8 +362,7 @@ def _find_silent(
     silent = {node["id"]: node["name"] for node in nodes if node["id"] not in answered}
     for id, name in silent.items():
         why = cluster.errors.get(id, "no answer in time")
-        text = f"No worker answers on {name}: {why}"
-        measure.explain(finding("HOST-NO-ANSWER", text, [name]))
+        measure.explain(finding("HOST-NO-ANSWER", f"No worker answers on {name}: {why}", [name]))
     return list(silent.values())
 
 
@@ -460,8 +458,7 @@ def judge_nvml(nodes: Sequence[NodeGpus], facts: AllFacts, short: bool, measure:
     """
     for node, fact in zip(nodes, facts, strict=True):
         missing = short and fact["nvml"]["library"]
-        expected = bool(node.counts["Ray"] or node.ordered or missing)
-        faults = find_nvml_faults(fact, expected)
+        faults = find_nvml_faults(fact, bool(node.counts["Ray"] or node.ordered or missing))
         count = None if faults is None else len(faults)
         unread = "the GPUs are AMD's, and NVML reads only NVIDIA's"
         measure(check.NVML_ERRORS, count, on=node.name, note=unread)
@@ -492,8 +489,7 @@ def judge_parity(cluster: Cluster, terms: ClusterTerms, facts: AllFacts, measure
         measure.note("agreed_differences", agreed)
     measure(check.SYSTEM_DIFFERENCES, len(systems) if facts else None, note="no node answers")
     measure.explain(systems)
-    count = len(software) + len(odd)
-    measure(check.DIFFERENCES, count if facts else None, note="no node answers")
+    measure(check.DIFFERENCES, len(software) + len(odd) if facts else None, note="no node answers")
     measure.explain([finding("HOST-VERSIONS", *each) for each in software.items()], odd)
 
 

@@ -314,7 +314,12 @@ def judge_lookups(
     lookups: Sequence[NameLookup], facts: AllFacts, measure: Recorder, *, agreed: bool
 ) -> None:
     """Judge that host names resolve to addresses of their node; only note it if not `agreed`."""
-    problems = find_name_problems(lookups, facts)
+    own = {
+        fact["node"]: {known_address(text) for _, text in _own_addresses(fact["names"])}
+        for fact in facts
+        if (fact.get("names") or {}).get("interfaces") is not None
+    }
+    problems = [(one, _name_problem(one, own)) for one in lookups]
     failed = sum(bool(problem) for _, problem in problems)
     unknown = [one for one, problem in problems if problem is None]
     nodes = {fact["node"]: fact["name"] for fact in facts}
@@ -336,20 +341,11 @@ def _why_unknown(one: NameLookup, nodes: Mapping[str, str]) -> str:
     return f"the addresses of {source} or {target} were not read"
 
 
-def find_name_problems(
-    lookups: Sequence[NameLookup], facts: AllFacts
-) -> list[tuple[NameLookup, str | None]]:
-    """Find what is wrong with each lookup: "" for nothing, None if it is not known."""
-    own = {
-        fact["node"]: {known_address(text) for _, text in _own_addresses(fact["names"])}
-        for fact in facts
-        if (fact.get("names") or {}).get("interfaces") is not None
-    }
-    return [(one, _name_problem(one, own)) for one in lookups]
-
-
 def _name_problem(one: NameLookup, own: Mapping[str, set[Any]]) -> str | None:
-    """Find what is wrong with a lookup; `own` holds the addresses of each node."""
+    """Find what is wrong with a lookup: "" for nothing, None if it is not known.
+
+    `own` holds the addresses of each node.
+    """
     if one.answer is None:
         return None
     addresses = one.answer["addresses"]
@@ -433,9 +429,7 @@ def control_ports(ports: PortRound, planned: Connections, names: Names, measure:
     closed: Any = ports.call_each("plant_fault", {victim: (address,)}).get(victim)
 
     def close_port(one: Connection, endpoint: TriedPort) -> TriedPort:
-        if one.kind == JOB:
-            return endpoint
-        return replace(endpoint, address=address, port=closed)
+        return endpoint if one.kind == JOB else replace(endpoint, address=address, port=closed)
 
     chosen = [one for one in planned if victim == (one.source if one.kind == GCS else one.target)]
     results = [] if closed is None else ports.connect(chosen, close_port)

@@ -146,9 +146,8 @@ class PortRound(ActorSet):
             else:
                 endpoint = change(one, endpoint) if change else endpoint
                 tried.setdefault(one.source, []).append((one, endpoint))
-        most = max(map(len, tried.values()), default=0)
         each = {id: ([endpoint for _, endpoint in rows],) for id, rows in tried.items()}
-        problems = self.try_each(each, most)
+        problems = self.try_each(each, max(map(len, tried.values()), default=0))
         for source, rows in tried.items():
             answers = problems.get(source) or [None] * len(rows)
             for (one, end), problem in zip(rows, answers, strict=True):

@@ -18,7 +18,7 @@ from probes.check.recorder import Recorder
 from probes.cluster.ask import make_unique_token
 from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import map_peers
-from probes.cluster.system_facts import try_writing
+from probes.cluster.system_facts import mount_of, try_writing
 from probes.findings import finding, join_names
 from probes.hosts import criterion as check
 from probes.hosts import storage_work
@@ -45,19 +45,11 @@ def read_mount(folder: str, mounts: str = MOUNTS) -> dict[str, Any]:
 
 def find_mount(text: str, folder: str) -> dict[str, str]:
     """Find the mount of a folder in the text of mountinfo; {"system": ""} if there is none."""
-    real = Path(folder).resolve()
-    found, longest = {"system": "", "mount": ""}, -1
-    for line in text.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(), after.split()
-        if len(fields) < 5 or len(kind) < 2:
-            continue
-        point = Path(fields[4].replace(r"\040", " "))
-        deep = len(point.parts)  # of two at one point, the later mount is seen
-        if deep >= longest and (point == real or point in real.parents):
-            system = f"{kind[0]} {kind[1]} (root {fields[3]}) at {point}"
-            found, longest = {"system": system, "mount": f"{fields[0]} {fields[2]}"}, deep
-    return found
+    if (found := mount_of(text, folder)) is None:
+        return {"system": "", "mount": ""}
+    before, (kind, source, *_), point = found
+    system = f"{kind} {source} (root {before[3]}) at {point}"
+    return {"system": system, "mount": f"{before[0]} {before[2]}"}
 
 
 def judge_mounts(
@@ -177,11 +169,9 @@ def create_files(race: Race) -> dict[str, Any]:
         storage_work.poll(lambda _: race.path("once-0").exists(), FIRST_S)
     mine = []
     for number in range(CREATED):
-        try:
+        with suppress(FileExistsError):
             os.close(os.open(race.path(f"once-{number}"), flags, 0o600))
-        except FileExistsError:
-            continue
-        mine.append(number)
+            mine.append(number)
     return {"mine": mine}
 
 
@@ -333,8 +323,7 @@ class StorageRound:
         token = f".seatrial-{make_unique_token()}"
         nodes = sorted(cluster.nodes, key=lambda node: node["id"])
         places = {node["id"]: Place(parent, token, node["id"]) for node in nodes}
-        names = {node["id"]: node["name"] for node in nodes}
-        started = cls(cluster, parent, places, names)
+        started = cls(cluster, parent, places, {node["id"]: node["name"] for node in nodes})
         own_path = str(Place(parent, token, "").folder)  # as the driver would see it
         cluster.cleanup.register("folder", own_path)
         try:
@@ -373,8 +362,7 @@ class StorageRound:
     ) -> None:
         """Record a finding of these nodes in the folder; `known` names further placeholders."""
         suspects = [self.names[id] for id in ids]
-        names = {"folder": self.where, **known}
-        measure.explain(finding(code, text, suspects, names=names))
+        measure.explain(finding(code, text, suspects, names={"folder": self.where, **known}))
 
     def exchange(
         self, among: Sequence[str], wait_s: float | None = None, elsewhere: Places | None = None

@@ -202,9 +202,8 @@ def judge_sharing(storage, measure):
     """Judge what nodes see of each other's files; return the nodes that share the folder."""
     members = storage.members
     apart = storage_judge.judge_exchange(storage, storage.exchange(members), measure)
-    sharing = [id for id in members if id not in apart]
-    if len(sharing) < 2:
-        sharing = []
+    together = [id for id in members if id not in apart]
+    sharing = together if len(together) > 1 else []
     storage_judge.judge_races(storage, storage.race(sharing) if sharing else {}, sharing, measure)
     storage_judge.control_sharing(storage, sharing, measure)
     return sharing

@@ -185,8 +185,7 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
         if why_same and (why := shell.why_not_typed(terms, None, why_same)):
             pytest.fail(why, pytrace=False)
     try:
-        guided = GuidedCluster(cluster, terms, _find_guide(terms, measure))
-        with new_user(guided, measure) as path:
+        with new_user(GuidedCluster(cluster, terms, _find_guide(terms, measure)), measure) as path:
             yield path
     except (GuideError, NoUser, StillRuns) as error:
         pytest.fail(str(error), pytrace=False)
@@ -287,8 +286,7 @@ def _launch_controls(
 
     if size is None:
         measure.progress("launch: the same commands with a missing variable")
-        fewer = cluster.size - 1 or None
-        doctored = path.follow(doctored_options(fewer))
+        doctored = path.follow(doctored_options(cluster.size - 1 or None))
         measure.progress("launch: the same commands with planted errors")
         return doctored, follow_planted()
     measure.progress("launch: the same commands with a missing variable, and with planted errors")

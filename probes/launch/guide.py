@@ -175,8 +175,7 @@ def _fetch(url: str) -> bytes:
 
 def _read_url(url: str, answers: queue.SimpleQueue[bytes | Exception]) -> None:
     try:
-        opener = urllib.request.build_opener(_ToHttps)
-        with opener.open(url, timeout=FETCH_SECONDS) as answer:
+        with urllib.request.build_opener(_ToHttps).open(url, timeout=FETCH_SECONDS) as answer:
             answers.put(read_answer(answer, FETCH_SECONDS, MAX_BYTES))
     except Exception as error:  # noqa: BLE001  (raised again by who waits)
         if isinstance(error, urllib.error.HTTPError):
@@ -242,8 +241,7 @@ def _fenced_blocks(lines: list[str], first: int, last: int) -> Iterator[tuple[st
             opening, before = None, ""
         else:
             indent = len(opening["indent"])
-            text = line[indent:] if not line[:indent].strip() else line
-            block.append(Command(number + 1, text))
+            block.append(Command(number + 1, line[indent:] if not line[:indent].strip() else line))
 
 
 def _typed(block: list[Command]) -> list[Command]:

@@ -188,8 +188,7 @@ def read_job(
     rows = [{"node": by_host.get(row.get("host", ""), ""), **row} for row in announced]
     on_gpu = cluster.on_gpu and ended  # a job that failed names no device
     size = cluster.size if size is None else size
-    variables = {**path.variables, **(more or {})}
-    return AnnouncedJob(rows, size, nodes, on_gpu, variables, ended)
+    return AnnouncedJob(rows, size, nodes, on_gpu, {**path.variables, **(more or {})}, ended)
 
 
 def explain_wrong_ranks(wrong: Sequence[WrongRank], measure: Recorder, whose: str = "") -> None:

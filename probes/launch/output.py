@@ -79,8 +79,7 @@ class OutputLines:
 
     def _leave_out(self) -> None:
         """Drop the oldest lines after the first ones, but for those of ranks; say how many."""
-        start = self._first + len(self._of_ranks) + (self._dropped > 0)
-        last = deque(self.lines[start:])
+        last = deque(self.lines[self._first + len(self._of_ranks) + (self._dropped > 0) :])
         while self._last_bytes > LAST_BYTES:
             line = last.popleft()
             self._last_bytes -= _cost(line)

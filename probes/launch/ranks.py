@@ -148,8 +148,7 @@ def group_by_problem(wrong: Iterable[WrongRank]) -> dict[Problem, list[WrongRank
 
 def all_lack(wrong: Sequence[WrongRank], variable: str, size: int) -> bool:
     """Return whether every rank has this one problem: `variable` is not set."""
-    found = {rank.problem.found for rank in wrong}
-    return len(wrong) == size and found == {f"{variable} not set"}
+    return len(wrong) == size and {rank.problem.found for rank in wrong} == {f"{variable} not set"}
 
 
 def check_set(job: AnnouncedJob, row: Row) -> Problem | None:
@@ -254,8 +253,7 @@ def check_connected(job: AnnouncedJob, row: Row) -> Problem | None:
     if address is None:
         found = f"trained without a connection to {row['MASTER_ADDR']}:{row['MASTER_PORT']}"
         return Problem(found, "a connection, because rank 0's TCPStore listens there")
-    elsewhere = job.several_hosts and row.get("node") != first.get("node")
-    if elsewhere and is_loopback(address):
+    if job.several_hosts and row.get("node") != first.get("node") and is_loopback(address):
         found = f"{row['MASTER_ADDR']} resolves to {address}"
         return Problem(found, "an address of rank 0's node")
     return None
@@ -280,9 +278,8 @@ def check_master(job: AnnouncedJob, row: Row) -> Problem | None:
         expected = f"{first.get('MASTER_ADDR')}:{first.get('MASTER_PORT')}, as on rank 0"
         return Problem(f"MASTER_ADDR:MASTER_PORT is {address}:{port}", expected)
     node = job.nodes.get(first.get("node", ""))
-    if node is None:  # check_node reports that for rank 0
-        return None
-    if is_loopback(address) and not job.several_hosts:
+    # Of an unknown node, check_node reports that for rank 0.
+    if node is None or (is_loopback(address) and not job.several_hosts):
         return None
     if is_loopback(address) or _short_name(address) not in map(_short_name, node.aliases):
         expected = f"an address of {node.name} (the node of rank 0) that other nodes can reach"

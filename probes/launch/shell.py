@@ -274,10 +274,8 @@ def free_uid(others: Sequence[str] = ()) -> int:
     """
     taken = {entry.pw_uid for entry in pwd.getpwall()}
     for process in Path("/proc").glob("[0-9]*"):
-        try:
+        with suppress(OSError):
             taken.add(process.stat().st_uid)
-        except OSError:
-            continue
     free = [uid for uid in UIDS if uid not in taken]
     # What such a user has in the end is removed, so it must have nothing before.
     for uid in random.sample(free, len(free)):
@@ -403,7 +401,11 @@ class RunningScript:
             cluster.cleanup.register("jobs", self._jobs)
         self._started, self._uid = time.monotonic(), user.uid
         self._ended = threading.Event()  # of what is read
-        self._child = _start_shell(user, home, environment, login)
+        # --login reads /etc/profile, as a user's own shell has.
+        command = ["bash", *(["--login"] if login else []), "-eE", str(home / TYPED)]
+        how: dict[str, Any] = {"cwd": home, "env": dict(environment), **user.run_as}
+        how |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+        self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
         cluster.cleanup.register("process", str(self._child.pid))
         self._reader = threading.Thread(target=self._read_lines, daemon=True)
         self._reader.start()
@@ -429,8 +431,7 @@ class RunningScript:
 
         Raises StillRuns if it does not end.
         """
-        remaining_s = PATH_SECONDS - (time.monotonic() - self._started)
-        code = self._await_end(remaining_s)
+        code = self._await_end(PATH_SECONDS - (time.monotonic() - self._started))
         self.transcript.exit_code = self._kill() if code is None else code
         self._end_reading()
         self.transcript.seconds = time.monotonic() - self._started
@@ -532,16 +533,6 @@ def write_script(home: Path, script: str) -> None:
     # The trap tells which command ended the script; -v shows each line as it is typed.
     trap = f"trap 'echo \"{MARK} $BASH_COMMAND\"' ERR\n"
     (home / TYPED).write_text(f"{trap}set -v\n{script}", encoding="utf-8")
-
-
-def _start_shell(
-    user: User, home: Path, environment: Mapping[str, str], login: bool
-) -> subprocess.Popen[bytes]:
-    # --login reads /etc/profile, as a user's own shell has.
-    command = ["bash", *(["--login"] if login else []), "-eE", str(home / TYPED)]
-    how: dict[str, Any] = {"cwd": home, "env": dict(environment), **user.run_as}
-    how |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
 
 
 def hide_secrets(line: str, token: str) -> str:

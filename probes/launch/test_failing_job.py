@@ -67,9 +67,8 @@ def judge_failure(failure, said, measure):
     judge_or_explain(
         measure, check.FACTS_MISSING_FROM_ERROR, len(missing), cause, on=name, samples=facts
     )
-    ended = said.seconds if said.exit_code else None
     note = "the job ended with exit code 0, or did not end"
-    measure(check.TIME_TO_ERROR, ended, on=name, note=note)
+    measure(check.TIME_TO_ERROR, said.seconds if said.exit_code else None, on=name, note=note)
 
 
 NO_MEMORY = r"out of memory|OutOfMemory|can't allocate memory|not enough memory|Cannot allocate"

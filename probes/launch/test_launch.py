@@ -111,9 +111,8 @@ def test_the_same_commands_work_every_time(cluster, terms, measure):
 def judge_places(firsts, measure):
     """Judge on how many nodes rank 0 ran, one after the other; None for a job without a rank 0."""
     known = {first for first in firsts if first}
-    count = len(known) if known else None
     note = "rank 0 did not report itself in the output of any job"
-    measure(check.NODES_OF_RANK_0, count, samples=len(firsts), note=note)
+    measure(check.NODES_OF_RANK_0, len(known) or None, samples=len(firsts), note=note)
 
 
 def held_back(path, measure):
@@ -142,8 +141,7 @@ def judge_two_users(path, measure):
 
     There are two users only where others can be made; else two shells of our own user.
     """
-    cluster = path.cluster
-    size = max(1, cluster.size // 2)
+    size = max(1, path.cluster.size // 2)
     options = ["--workers", str(size), "--name", new_name(), *WAIT]
     who = "shell" if path.user.uid is None else "user"
     measure.progress(f"launch: two {who}s at once, with the same name for their job")

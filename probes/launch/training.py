@@ -68,25 +68,23 @@ def numbers_of(row: Mapping[str, str], name: str) -> list[float]:
 
 
 def _read_number(word: str) -> float:
-    try:
+    with suppress(ValueError):
         return float(word)
-    except ValueError:
-        return math.nan
+    return math.nan
 
 
 def ids_of(row: Mapping[str, str]) -> set[int] | None:
     """Read the samples that a rank trained on, as `0-3,8`; None if it did not say."""
     ids: set[int] = set()
-    try:
+    with suppress(KeyError, ValueError, OverflowError):
         for span in row["samples"].split(","):
             first, _, last = span.partition("-")
             numbers = range(int(first), int(last or first) + 1)
             if len(numbers) > MAX_SAMPLES:
                 return None
             ids.update(numbers)
-    except (KeyError, ValueError, OverflowError):
-        return None
-    return ids
+        return ids
+    return None
 
 
 def _read_words(line: str) -> dict[str, str]:
@@ -352,8 +350,7 @@ def expected_bytes(parameters: int, steps: int, nodes: int) -> float:
     """
     if nodes < 2:
         return 0.0
-    model = parameters * BYTES_PER_PARAMETER
-    return COLLECTIVES_PER_STEP * steps * model * (nodes - 1) / nodes
+    return COLLECTIVES_PER_STEP * steps * parameters * BYTES_PER_PARAMETER * (nodes - 1) / nodes
 
 
 def shares_on(fabric: str, job: JobBytes, expected: float) -> dict[str, float | None]:

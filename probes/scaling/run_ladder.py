@@ -294,8 +294,7 @@ def top_efficiency(rungs: Sequence[Rung]) -> float:
 
 def is_stuck(gang: Gang, replays: Mapping[int, Replay], nodes: Sequence[int]) -> bool:
     """Return whether one of these rungs, or its collectives, failed and still runs in the gang."""
-    failed = any(replays.get(count, Replay()).seconds is None for count in nodes)
-    return failed and gang_hangs(gang)
+    return any(replays.get(count, Replay()).seconds is None for count in nodes) and gang_hangs(gang)
 
 
 def gang_hangs(gang: Gang) -> bool:

@@ -91,8 +91,7 @@ BY_KEY = {option.key: option for option in OPTIONS}
 
 def check_nonce(nonce: str) -> str:
     """Return why a run cannot keep this nonce as it is; "" if it can."""
-    kept = redact({"nonce": nonce.encode("utf-8", "replace").decode()})
-    if kept == {"nonce": nonce}:
+    if redact({"nonce": nonce.encode("utf-8", "replace").decode()}) == {"nonce": nonce}:
         return ""
     return (
         "--nonce: expected a text that is not secret, found one that looks like a token or a "

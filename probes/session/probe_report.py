@@ -96,16 +96,10 @@ def write_verdict(
     verdict = result.verdict.value
     may_inform = not row.required and result.state == "finished" and verdict != "FAIL"
     report.seatrial = NOT_PROVABLE if may_inform else verdict  # type: ignore[attr-defined]
-    if not may_inform and verdict in ("UNPROVEN", "FAIL"):
-        _write_problems(report, result, row, traceback)
-
-
-def _write_problems(
-    report: pytest.TestReport, result: ProbeResult, row: Criterion, traceback: bool
-) -> None:
-    lines = [f"{result.criterion} {result.verdict.value}", *result.problems(row)]
-    lines += [f"{f.code}: {f.statement}" for f in result.findings]
-    text = "\n".join(lines)
+    if may_inform or verdict not in ("UNPROVEN", "FAIL"):
+        return
+    lines = [f"{result.criterion} {verdict}", *result.problems(row)]
+    text = "\n".join([*lines, *(f"{f.code}: {f.statement}" for f in result.findings)])
     if traceback and report.failed and report.longrepr:
         text += f"\n\n{report.longreprtext}"
     report.outcome = "failed"

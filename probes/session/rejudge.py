@@ -358,8 +358,7 @@ def rejudge_run(run: Path, contract: Contract) -> Path:
     if judge.finished and not (run / SUMS).is_file():  # its end was never written
         store.event("run_problem", **acceptance.NO_SUMS.model_dump())
     store.save()
-    summary = summarize_acceptance(*read_run(store.path))
-    write_all(store.path, render_all(store.path, summary))
+    write_all(store.path, render_all(store.path, summarize_acceptance(*read_run(store.path))))
     store.close()
     return store.path
 

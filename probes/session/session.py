@@ -78,6 +78,12 @@ class RunSettings:
     wait_for_room_s: int = 0
     paths: RunRecord | None = None  # of the run that --paths-from names
 
+    @property
+    def terms(self) -> ClusterTerms:
+        """Terms of the contract, with the number of nodes that --nodes gives."""
+        terms = self.agreed.cluster if self.agreed else ClusterTerms()
+        return terms.model_copy(update={"nodes": self.nodes or terms.nodes})
+
 
 class RunSession:
     """Shared state of all probes of one run."""
@@ -86,7 +92,7 @@ class RunSession:
         self.spec, self.only, self.nonce = settings.spec, list(settings.only), settings.nonce
         self.tier, self.contract_arg = settings.tier, settings.contract_arg
         self.settings, agreed, run_dir = settings, settings.agreed, settings.run_dir
-        awaited = settings.nodes or (agreed.cluster.nodes if agreed else None)
+        awaited = settings.terms.nodes
         store.prepare_run_folder(Path(run_dir)) if run_dir else store.prepare_parent(Path("runs"))
         self.cluster: Cluster | None = None
         self.initial_nodes: dict[str, str] = {}
@@ -284,8 +290,7 @@ class RunSession:
         if self.cluster is None:
             return [f"cluster   could not be joined: {self.join_error}", *lines]
         if self.contract.agreed and not self.cluster.rehearsal:
-            models = gpu_models(self.cluster.facts)
-            gaps = contracts.find_gaps(self.contract, models, self.ordered)
+            gaps = contracts.find_gaps(self.contract, gpu_models(self.cluster.facts), self.ordered)
             lines += [f"UNPROVEN  {contracts.NOT_ACCEPTED}: {text}" for _, text in gaps]
             slips = list_slips(self.contract.cluster, self.cluster.facts)
             lines += [f"CHECK     contract: {text}" for text in slips]
@@ -375,8 +380,7 @@ class RunSession:
         """Return, once, what happened to the process that cleans up: kind, place and text."""
         if self._cleanup is None:
             return []
-        new = self._cleanup.problems[self._taken :]
-        taken = [("cleanup", where, text) for where, text in new]
+        taken = [("cleanup", where, text) for where, text in self._cleanup.problems[self._taken :]]
         self._taken += len(taken)
         return taken
 

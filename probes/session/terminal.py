@@ -48,8 +48,7 @@ def estimate_run(run: RunSession, criteria: Iterable[str]) -> int | None:
         return None
     due = (one for one in all_probes() if longer_tier(one.tier, run.tier) == run.tier)
     owed = Counter(one.criterion for one in due)
-    complete = all(counts[id] == owed[id] for id in counts)
-    return usual_seconds(run.tier, counts) if complete else None
+    return usual_seconds(run.tier, counts) if all(counts[id] == owed[id] for id in counts) else None
 
 
 def estimate_probe(run: RunSession, name: str) -> int | None:
@@ -418,12 +417,6 @@ class VerbosePytest:
     def pytest_runtest_logstart(self) -> None:
         """End the line that pytest has begun for a test."""
         self._terminal.ensure_newline()
-
-
-def stop_progress(config: pytest.Config) -> None:
-    """Remove the live line, so that what follows has a line of its own; safe to repeat."""
-    if progress := config.stash.get(PROGRESS, None):
-        progress.close()
 
 
 def print_header(config: pytest.Config, lines: list[str]) -> None:

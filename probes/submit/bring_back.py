@@ -151,14 +151,12 @@ class BringBack:
     def _ask(self, first: int, count: int) -> tuple[Archive, list[bytes]]:
         """Ask for parts; return those that came whole, in order, up to the first that did not."""
         log = self._print_job(f"{first} {count}")
-        about = read_about(log)
-        return about, [*whole_parts(log, first)]
+        return read_about(log), [*whole_parts(log, first)]
 
     def _print_job(self, words: str) -> str:
         """Run `parts.py` on the node of the suite; return what it printed."""
         if not self._package:
-            source = Path(__file__).with_name("parts.py").read_bytes()
-            content = zip_files({"parts.py": source})
+            content = zip_files({"parts.py": Path(__file__).with_name("parts.py").read_bytes()})
             self._package = self._api.upload(package_name(content), content)
         job = f"{self._id}-parts-{uuid.uuid4().hex[:8]}"
         entrypoint = f"{PYTHON} parts.py {self._id} {words}"
@@ -199,9 +197,8 @@ def read_about(log: str) -> Archive:
 def whole_parts(log: str, first: int) -> Iterator[bytes]:
     """Yield the parts in the log from `first` on, up to one that is missing or damaged."""
     for line in re.findall(rf"^{PART} .*$", log, re.MULTILINE):
-        words = line.split()
         try:
-            _, number, sha256, text = words
+            _, number, sha256, text = line.split()
             part = base64.b64decode(text, validate=True)
         except (ValueError, binascii.Error):
             return

@@ -150,8 +150,7 @@ def install_missing(python: Path, requires: list[str]) -> None:
     environment = dict(os.environ)
     if pip := [wheel for wheel in wheels if wheel.name.startswith("pip-")]:
         environment["PYTHONPATH"] = str(pip[-1].resolve())  # a wheel of pip runs as it is
-    done = subprocess.run([str(python), *command], env=environment, check=False)
-    if done.returncode:
+    if subprocess.run([str(python), *command], env=environment, check=False).returncode:
         _refuse(
             f"{sys.executable} lacks {', '.join(missing)}, and pip could not install them: add"
             " the missing packages to the image, or pass their wheels with --wheels"

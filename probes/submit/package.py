@@ -10,6 +10,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,12 +66,11 @@ def _look_at(run: Path) -> _Look:
 
 def recorded_code(run: Path) -> int | None:
     """Read the exit code that a run recorded in metrics.prom; None if it has none."""
-    try:
+    with suppress(OSError, ValueError):
         text = (run / "metrics.prom").read_text()
-    except (OSError, ValueError):
-        return None
-    found = re.search(r"^seatrial_exit_code(?:\{.*\})? (\d+)$", text, re.MULTILINE)
-    return int(found[1]) if found else None
+        if found := re.search(r"^seatrial_exit_code(?:\{.*\})? (\d+)$", text, re.MULTILINE):
+            return int(found[1])
+    return None
 
 
 PLAN = "submission/plan.json"  # what to run, read by `entry`
@@ -196,10 +196,9 @@ def parse_toml(content: bytes) -> dict[str, Any]:
         except ImportError:
             do = "run `pip install tomli`"
             raise SubmitError(f"Python 3.10 cannot read a contract by itself: {do}") from None
-    try:
+    with suppress(ValueError):
         return tomllib.loads(content.decode())
-    except ValueError:
-        return {}
+    return {}
 
 
 def _document(content: bytes) -> str:

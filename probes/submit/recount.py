@@ -47,8 +47,7 @@ class _Result:
             ("the planted fault", owed.get("controls"), self.controls),
         ):
             if missing := sorted({*(names or ())} - has):
-                text = f"{self.probe} must record {kind} {missing[0]}, but did not"
-                yield Weight.UNPROVEN, text
+                yield Weight.UNPROVEN, f"{self.probe} must record {kind} {missing[0]}, but did not"
             elif not has:
                 yield Weight.UNPROVEN, f"{self.probe} did not record {kind.replace('the', 'a')}"
 
@@ -175,8 +174,7 @@ def is_marginal(data: Mapping[str, Any]) -> bool:
 
 def is_caught(data: Mapping[str, Any]) -> bool:
     """Return whether a control was caught, and each measure that it observed is judged and red."""
-    observed = data.get("observed") or ()
-    red = all(one.get("judged", True) and weigh(one) for one in observed)
+    red = all(one.get("judged", True) and weigh(one) for one in data.get("observed") or ())
     return data.get("caught") is True and red
 
 

@@ -27,7 +27,7 @@ import random
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -336,15 +336,11 @@ def _load_stale_rank(loaded: dict[str, Any], folder: Path, choice: Selection, wo
         needed = f"a checkpoint before step-{choice.step}"
         raise CheckpointError(f"--forget peer needs {needed}, but there is none")
     state = {part: loaded[part] for part in ("model", "optimizer")}
-    stale = last_largest(world.gather(count_local(state["model"])))
+    held = sum(one.to_local().numel() for one in state["model"].values())  # by this rank
+    stale = last_largest(world.gather(held))
     step = older[0] if world.rank == stale else choice.step
     load_plain(state, folder / f"step-{step}", world.group)
     loaded.update(state)
-
-
-def count_local(state: Mapping[str, Any]) -> int:
-    """Count the elements that this rank holds of a model's tensors."""
-    return sum(one.to_local().numel() for one in state.values())
 
 
 def last_largest(counts: Sequence[int]) -> int:
@@ -377,5 +373,4 @@ def _make_stager(on_gpu: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
     copies = {"use_pinned_memory": on_gpu, "use_non_blocking_copy": on_gpu}
     options = StagingOptions(use_shared_memory=False, use_async_staging=False, **copies)
-    stager = DefaultStager(options)
-    return stager.stage
+    return DefaultStager(options).stage

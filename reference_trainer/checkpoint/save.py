@@ -39,9 +39,7 @@ def call_on(world: World, ranks: Collection[int], action: Callable[[], Any], fai
 
     Raises CheckpointError on all ranks when it failed on any.
     """
-    result, problem = None, None
-    if world.rank in ranks:
-        result, problem = try_call(action, world.rank)
+    result, problem = try_call(action, world.rank) if world.rank in ranks else (None, None)
     raise_on_all(world, problem, failure)
     return result
 
@@ -75,8 +73,7 @@ class Storage:
     def __init__(self, folder: Path, world: World) -> None:
         self.folder = folder
         # A leftover marker counts as an unfinished save and is removed.
-        token = world.broadcast(f"step-0.tmp-{secrets.token_hex(8)}")
-        marker = folder / token
+        marker = folder / world.broadcast(f"step-0.tmp-{secrets.token_hex(8)}")
         failure = f"cannot write to the checkpoint folder {folder}"
         call_on(world, [0], lambda: marker.mkdir(parents=True), failure)
         reports = world.gather((world.host, marker.exists()))
@@ -310,12 +307,11 @@ class CheckpointWriter:
         Another run's checkpoint, or a damaged one, must not count for `keep_last` and displace
         ours.
         """
-        if step in self.skipped_steps:
-            return False
-        try:
-            return bool(manifest.read(self.folder / f"step-{step}")["identity"] == self.identity)
-        except CheckpointError:
-            return False
+        if step not in self.skipped_steps:
+            with suppress(CheckpointError):
+                content = manifest.read(self.folder / f"step-{step}")
+                return bool(content["identity"] == self.identity)
+        return False
 
 
 def _require_visible(path: Path, size: int, rank: int) -> None:

@@ -303,9 +303,8 @@ class Gang:
         `options` are those of `begin`. Each job has a fresh rendezvous port, unless its group is
         kept. Raises WorkerLost when a rank fails or dies, GangError on timeout.
         """
-        calls = self.begin(function, *arguments, **options)
         task = f"while running `{getattr(function, '__name__', 'a function')}`"
-        return self._collect(calls, timeout, task)
+        return self._collect(self.begin(function, *arguments, **options), timeout, task)
 
     def begin(
         self,
@@ -324,8 +323,7 @@ class Gang:
         jobs = [[*group] for group in groups or [range(self.size)]]
         # No port: a call that needs none leaves the groups of the last one that joined any.
         kind = getattr(function, KIND, "")
-        none = [0] * len(jobs)
-        ports = none if kind == NONE else self._find_ports(jobs, kind, environment)
+        ports = [0] * len(jobs) if kind == NONE else self._find_ports(jobs, kind, environment)
         self.jobs = jobs
         # Hide all GPUs from a worker that requested none. Ray lets it see all GPUs of its host, and
         # torch would open a context on the first.

@@ -167,8 +167,7 @@ def _sees_cuda(ranks: Gang) -> bool:
         return bool(ray.get(call, timeout=ranks.timeout))
     except ray.exceptions.GetTimeoutError:
         ray.cancel(call, force=True)
-        message = f"no free resources for one rank within {ranks.timeout:.0f} s"
-        raise GangError(message) from None
+        raise GangError(f"no free resources for one rank within {ranks.timeout:.0f} s") from None
 
 
 def _ray_train_rank(loop_config: dict[str, Any]) -> None:

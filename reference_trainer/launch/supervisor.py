@@ -196,8 +196,7 @@ class HeartbeatMonitor:
             step = min(self._answers[rank]["step"] for rank in late)
             behind = [rank for rank in late if self._answers[rank]["step"] == step]
             longest = max(self._answers[rank]["age"] for rank in behind)
-            ranks = self._describe_ranks(behind)
-            message = f"{ranks} stayed in step {step} for {longest:.0f} s"
+            message = f"{self._describe_ranks(behind)} stayed in step {step} for {longest:.0f} s"
             raise WorkerLost(message, behind, time.time())
 
     def _describe_ranks(self, ranks: list[int]) -> str:

@@ -177,8 +177,7 @@ def draw_efficiency(series: dict[str, Any]) -> Figure:
     svg = _draw_curves(sentence, rungs, strong, predicted, limit)
     header, rows = _make_table(rungs, strong, tokens, basis)
     for n, share, low, high, *_ in predicted:
-        band = f"band {_range_text(low, high)}"
-        row = [f"{number(n)}, predicted", percent(share), band]
+        row = [f"{number(n)}, predicted", percent(share), f"band {_range_text(low, high)}"]
         rows.append(row + ["-"] * (len(header) - len(row)))
     return Figure(TITLE, sentence, svg, header, rows)
 

@@ -92,10 +92,9 @@ def _make_sentence(
     if dead := len(known) - alive:
         parts.append(f"unreachable: {dead} of {len(known)} directed pairs")
     for gbs, a, b in [pair for pair in worst if pair[0] > 0][:1]:
-        share = canvas.percent(gbs / typical, 0)
         parts.append(
             f"the slowest of {alive} pairs is {names[a]} -> {names[b]} at {number(gbs)} GB/s, "
-            f"{share} of {reference}"
+            f"{canvas.percent(gbs / typical, 0)} of {reference}"
         )
     if missing := len(names) * (len(names) - 1) - len(known):
         pairs = "pair was" if missing == 1 else "pairs were"

@@ -117,8 +117,7 @@ def list_annotations(summary: AcceptanceSummary) -> list[str]:
     The last annotation of a kind counts those that GitHub would not show.
     """
     kind = "error" if summary.exit_code else "notice"
-    sentence = "; ".join([summary.headline, *summary.reasons])
-    notes = [(kind, f"seatrial: {summary.word}", sentence)]
+    notes = [(kind, f"seatrial: {summary.word}", "; ".join([summary.headline, *summary.reasons]))]
     notes += [_row_note(row) for row in summary.worst_first if row.verdict is not Verdict.PASS]
     notes += [
         ("warning", finding.code, f"{finding.statement.rstrip('.')}. Do: {finding.remedy}")

@@ -50,11 +50,10 @@ def list_cases(summary: AcceptanceSummary) -> Iterator[ReportCase]:
             yield _case(row, NO_PROBE, Verdict.UNPROVEN, [row.problem])
         for one in row.regressions:
             yield _case(row, BASELINE, one.verdict, [one.sentence])
-    outcomes = {0: Outcome.PASSED, 1: Outcome.FAILED}
     yield ReportCase(
         suite=DECISION,
         name=DECISION,
-        outcome=outcomes.get(summary.exit_code, Outcome.UNPROVEN),
+        outcome={0: Outcome.PASSED, 1: Outcome.FAILED}.get(summary.exit_code, Outcome.UNPROVEN),
         verdict=summary.shown_verdict,
         lines=[summary.headline, *summary.reasons],
     )
@@ -158,11 +157,10 @@ def _add_case(suite: ElementTree.Element, case: ReportCase) -> None:
     shown = [one_line(line) for line in case.lines if line]
     if case.outcome is not Outcome.PASSED:
         attributes = {"type": case.verdict.value, "message": (shown or [case.verdict.value])[0]}
-        outcome = ElementTree.SubElement(element, ELEMENTS[case.outcome], attributes)
-        outcome.text = "\n".join(shown)
+        ElementTree.SubElement(element, ELEMENTS[case.outcome], attributes).text = "\n".join(shown)
     elif shown:
-        output = ElementTree.SubElement(element, "system-out")
-        output.text = "\n".join([case.verdict.value, *shown])
+        shown = [case.verdict.value, *shown]
+        ElementTree.SubElement(element, "system-out").text = "\n".join(shown)
 
 
 def _count_outcomes(element: ElementTree.Element, kinds: Iterable[str]) -> None:

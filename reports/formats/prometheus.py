@@ -35,11 +35,10 @@ def prometheus(summary: AcceptanceSummary) -> str:
     values = list(_distinct(_measurements(summary, cluster)))
     lows = ((labels, m.limit.low) for labels, m in values if m.judged and m.limit)
     highs = ((labels, m.limit.high) for labels, m in values if m.judged and m.limit)
-    numbers = ((labels, _number(m)) for labels, m in values)
     lines = [
         *_run_lines(summary, cluster),
         *_metric("seatrial_verdict", "Verdict: 0 PASS, 1 MARGINAL, 2 UNPROVEN, 3 FAIL.", verdicts),
-        *_metric("seatrial_measurement", MEASURED, numbers),
+        *_metric("seatrial_measurement", MEASURED, ((labels, _number(m)) for labels, m in values)),
         *_metric("seatrial_limit_low", "Minimum value that passes.", lows),
         *_metric("seatrial_limit_high", "Maximum value that passes.", highs),
         "# EOF",
@@ -55,8 +54,7 @@ def _run_lines(summary: AcceptanceSummary, cluster: Labels) -> Iterator[str]:
     labels, ended = {**cluster, **kind}, finished.timestamp() if finished else None
     info = [({**cluster, **run, **kind}, 1)]
     yield from _metric("seatrial_run_info", "Labels identify the run.", info)
-    accepted = [(labels, int(summary.exit_code == 0))]
-    yield from _metric("seatrial_run_accepted", ACCEPTED, accepted)
+    yield from _metric("seatrial_run_accepted", ACCEPTED, [(labels, int(summary.exit_code == 0))])
     yield from _metric("seatrial_exit_code", EXIT_CODES, [(labels, summary.exit_code)])
     yield from _metric("seatrial_run_finished_timestamp_seconds", FINISHED, [(labels, ended)])
 

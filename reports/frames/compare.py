@@ -218,8 +218,7 @@ def measure_labels(table: DataFrame) -> list[str]:
 
     The subject is left out if it is the cluster.
     """
-    named = table[["criterion", "measure", "subject"]]
-    ambiguous = named.duplicated(keep=False)
+    ambiguous = table[["criterion", "measure", "subject"]].duplicated(keep=False)
     rows = zip(table.measure, table.subject, table.probe, ambiguous, strict=True)
     return [
         title_of(measure)

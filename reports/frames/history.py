@@ -173,8 +173,7 @@ def measure_trend(group: DataFrame) -> dict[str, Any]:
     last, middle = group.iloc[-1], (low + high) / 2
     noise = NOISE_FACTOR * last.spread if last.spread == last.spread else 0.0
     low, high = min(low, middle - noise), max(high, middle + noise)
-    better = int(last.low == last.low) - int(last.high == last.high)
-    gain = (last.value - middle) * better
+    gain = (last.value - middle) * (int(last.low == last.low) - int(last.high == last.high))
     drift = BETTER if gain > 0 else WORSE if gain < 0 else DIFFERS
     steady = low <= last.value <= high
     return found | {"low": low, "high": high, "drift": STEADY if steady else drift}
@@ -251,9 +250,8 @@ def _trend_lines(table: Any, fmt: TextFormatter) -> Iterator[str]:
     spare = fmt.width - sum(TREND_WIDTHS) - len(TREND_WIDTHS) + 1
     widths = [TREND_WIDTHS[0], max(1, spare), *TREND_WIDTHS[2:]]
     yield table_line(["", "", *TRENDS], widths, fmt)
-    shown = table.head(MAX_TRENDS)
     labels = measure_labels(table)[:MAX_TRENDS]
-    for label, row in zip(labels, shown.itertuples(index=False), strict=True):
+    for label, row in zip(labels, table.head(MAX_TRENDS).itertuples(index=False), strict=True):
         values = [quantity(value, row.unit) for value in (row.first, row.median, row.last)]
         share = row.change_per_run / abs(row.median) if row.median else float("nan")
         change = percent_text(100 * share) if share == share else "-"
@@ -282,9 +280,8 @@ class Baseline:
         found = values_of(record.results, tolerances)
         if self.anchor and self.anchor.id != record.id:
             found += values_of(self.anchor.results, tolerances, self.anchor.id)
-        values = [one.model_dump(mode="json") for one in found]
         about = {"baseline": record.id, "baseline_problem": self.problem}
-        return {**about, "baseline_values": values}
+        return {**about, "baseline_values": [one.model_dump(mode="json") for one in found]}
 
 
 def is_run(path: Path) -> bool:

@@ -84,8 +84,7 @@ def typed_frame(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> Data
         values = [row.get(name) for row in rows]
         if dtype == TIME:
             texts = pd.Series(values, dtype=object)
-            times = pd.to_datetime(texts, utc=True, errors="coerce", format="ISO8601")
-            return times.astype(TIME)
+            return pd.to_datetime(texts, utc=True, errors="coerce", format="ISO8601").astype(TIME)
         if dtype == VERDICT:
             return pd.Categorical(values, [verdict.value for verdict in Verdict], ordered=True)
         if dtype == "str":  # a lone surrogate, which JSON can hold, is no text

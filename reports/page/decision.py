@@ -46,9 +46,8 @@ def build_lead(summary: AcceptanceSummary, told: str = "") -> Lead:
     open_rows = [row for row in deciding if any_ran(row.results) and not row.verdict.accepted]
     if not summary.record.contract.agreed:
         open_rows = [row for row in open_rows if not all(map(only_lacks_limits, row.results))]
-    is_changed = bool(summary.integrity.problems)
     worst = ""
-    if open_rows and not is_changed and open_rows[0].criterion.id != told:
+    if open_rows and not bool(summary.integrity.problems) and open_rows[0].criterion.id != told:
         worst = f"{open_rows[0].criterion.id}: {open_rows[0].claim}"
     proof = count_controls(summary.record.results).sentence
     return Lead(_decision_reason(summary), worst, f"{summary.counts_text}.", proof)

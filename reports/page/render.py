@@ -169,6 +169,7 @@ def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
 def _header_facts(record: RunRecord) -> list[list[tuple[str, str]]]:
     """List (name, value) of the header: which cluster and when, then all others."""
     cluster, contract = record.cluster, record.contract
+    took = seconds_between(record.started, record.finished)
     first = [
         ("cluster", str(cluster.get("name", "unknown"))[:MAX_NAME]),
         ("size", sections.cluster_size(cluster)),
@@ -177,7 +178,7 @@ def _header_facts(record: RunRecord) -> list[list[tuple[str, str]]]:
     others = [
         ("fabric", str(cluster.get("fabric", ""))),
         ("run", record.id if RUN_NAME.fullmatch(record.id) else "not a valid name"),
-        ("took", _run_duration(record)),
+        ("took", "" if took is None else _span_text(took)),
         ("tier", record.tier),
         ("contract", f"{contract.name} @ {contract.sha256[:12]}" if contract.agreed else "none"),
         ("baseline", record.baseline_text),
@@ -187,12 +188,6 @@ def _header_facts(record: RunRecord) -> list[list[tuple[str, str]]]:
         ("pytest plugins", ", ".join(record.loaded)),
     ]
     return [[(name, value) for name, value in facts if value] for facts in (first, others)]
-
-
-def _run_duration(record: RunRecord) -> str:
-    """Write the duration as `47 min 38 s`; "" if the run did not finish."""
-    took = seconds_between(record.started, record.finished)
-    return "" if took is None else _span_text(took)
 
 
 def _time_to_test(finding: Finding, record: RunRecord) -> str:
@@ -205,6 +200,7 @@ def _time_to_test(finding: Finding, record: RunRecord) -> str:
 
 
 def _span_text(duration: float) -> str:
+    """Write a duration as `47 min 38 s`."""
     seconds = round(duration)
     hours, minutes = seconds // 3600, seconds // 60 % 60
     parts = [(hours, "h"), (minutes, "min"), (seconds % 60, "s")]
@@ -245,8 +241,7 @@ def _build_group(same_name: list[Measurement]) -> Group:
     values, unit = sorted({m.value for m in good if isinstance(m.value, int | float)}), good[0].unit
     span = f", {quantity(values[0], unit)} to {quantity(values[-1], unit)}" if values[1:] else ""
     hidden, passed = len(good) - 1, ", all pass" * all(m.judged for m in good)
-    rest = f"and {hidden} more values of {good[0].title}{passed}{span}"
-    return worst_first[:-hidden], rest
+    return worst_first[:-hidden], f"and {hidden} more values of {good[0].title}{passed}{span}"
 
 
 def _unexplained_results(summary: AcceptanceSummary) -> list[ProbeResult]:

@@ -117,8 +117,7 @@ def blast_text(finding: Finding, summary: AcceptanceSummary) -> str:
 
 def count_suspect_gpus(finding: Finding, record: RunRecord) -> int:
     """Count the GPUs of the nodes that a finding names."""
-    nodes = set(finding.suspects) & set(record.node_names)
-    return gpus_per_node(record.cluster) * len(nodes)
+    return gpus_per_node(record.cluster) * len(set(finding.suspects) & set(record.node_names))
 
 
 def cause_text(result: ProbeResult, record: RunRecord) -> str:
@@ -409,6 +408,5 @@ def build_timeline(record: RunRecord) -> list[Span]:
     scale, shown = SPAN_WIDTH / total if total else 0.0, []
     for began, seconds, result in sorted(spans, key=lambda span: span[0]):
         width = max(seconds * scale, LEAST)
-        left = min(began * scale, SPAN_WIDTH - width)
-        shown.append(Span(result, began, seconds, left, width))
+        shown.append(Span(result, began, seconds, min(began * scale, SPAN_WIDTH - width), width))
     return shown

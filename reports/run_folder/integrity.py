@@ -66,13 +66,12 @@ def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Int
         return read_record(run), Integrity(doubts=[ALONE])
     files, log = event_log.list_files(run), EventReader(run)
     record = fold_events(_shown_to(check, log))
-    seen = [
-        *log.problems,
-        *_check_evidence(run, record),
-        *event_log.check_sums(run, files),
-        *_check_contract(run, record),
-        *_check_times(record),
-    ]
+    seen = [*log.problems, *_check_evidence(run, record), *event_log.check_sums(run, files)]
+    # Derived limits have no text of a contract.
+    if record.contract.agreed and (problem := compare_hash(run / CONTRACT, record.contract.sha256)):
+        seen.append(f"{CONTRACT} {problem}")
+    if (seconds_between(record.started, record.finished) or 0) < 0:
+        seen.append(f"the run ends ({record.finished:.40}) before it starts ({record.started:.40})")
     if SUMS in files:
         seen += [*_check_unknown(files, record), *event_log.check_head(run, log.head)]
     problems, doubts = check.result() if check else ([], [])
@@ -128,20 +127,6 @@ def compare_hash(path: Path, sha256: str) -> str:
         return "" if event_log.hash_file(path) == sha256 else "is not the file that the run wrote"
     except UnreadableRun:
         return event_log.MISSING
-
-
-def _check_contract(run: Path, record: RunRecord) -> Iterator[str]:
-    """Yield a problem if the contract's text is not that of the run. Derived limits have none."""
-    if not record.contract.agreed:
-        return
-    if problem := compare_hash(run / CONTRACT, record.contract.sha256):
-        yield f"{CONTRACT} {problem}"
-
-
-def _check_times(record: RunRecord) -> Iterator[str]:
-    """Yield a problem if the run ended before it started: it counts its time from the start."""
-    if (seconds_between(record.started, record.finished) or 0) < 0:
-        yield f"the run ends ({record.finished:.40}) before it starts ({record.started:.40})"
 
 
 def _check_unknown(files: list[str], record: RunRecord) -> Iterator[str]:

@@ -99,9 +99,7 @@ def alias_paths(text: str, alias: Alias) -> str:
 
 def _alias_path(path: str, alias: Alias) -> str:
     bare = path.rstrip(".")
-    if PUBLIC_PATH.fullmatch(bare):
-        return path
-    return alias("path", bare) + path[len(bare) :]
+    return path if PUBLIC_PATH.fullmatch(bare) else alias("path", bare) + path[len(bare) :]
 
 
 def alias_identifiers(text: str, alias: Alias, versions: bool = False) -> str:

@@ -57,8 +57,7 @@ def collect_names(record: RunRecord, texts: Iterable[str], own_words: Iterable[s
     """Make the alias table of a record: first its nodes in their order, then all other names."""
     all_texts = list(texts)
     taken = re.findall("[a-z0-9]+", "\n".join(all_texts).lower())
-    devices = {word.lower() for word in _devices(record.cluster)}
-    aliases = Aliases(taken, {*own_words, *devices})
+    aliases = Aliases(taken, {*own_words, *(word.lower() for word in _devices(record.cluster))})
     _add_nodes(aliases, _nodes(record.cluster))
     _add_facts(aliases, record.cluster)
     _add_cluster(aliases, record)
@@ -239,6 +238,5 @@ def _add_assigned(aliases: Aliases, match: re.Match[str]) -> None:
     """Add the value of a variable, an option, or a field that names a job or what runs it."""
     given = GIVEN.search(match["key"].lower().replace("-", "_"))
     name = match["quoted"] or match["word"]
-    is_variable = match["key"].isupper()
-    if given and (is_variable or GIVEN_WORD.search(name)):
+    if given and (match["key"].isupper() or GIVEN_WORD.search(name)):  # a variable, or no word
         _add_given(aliases, str(given.lastgroup), name)

@@ -59,8 +59,7 @@ def write_shared(run: Path, summary: AcceptanceSummary, target: Path | None = No
         raise ShareRefused(f"{run} does not verify: {problems[0]}. No copy was written")
     record, aliases = share_record(summary.record)
     doubts = [aliases.text(clean(doubt)) for doubt in summary.integrity.doubts]
-    integrity = dataclasses.replace(summary.integrity, doubts=doubts)
-    shared = summarize_acceptance(record, integrity)
+    shared = summarize_acceptance(record, dataclasses.replace(summary.integrity, doubts=doubts))
     # A difference is an error of the suite: names must not decide anything.
     if _decisive_facts(shared) != _decisive_facts(summary):
         raise RuntimeError("the copy differs in a verdict or count: nothing was written")
@@ -105,8 +104,7 @@ def share_record(record: RunRecord) -> tuple[RunRecord, Aliases]:
             record = record.model_copy(update={name: f"<{name}>", "command": command})
     texts = list(_texts(record))
     own = {word for kept, text in texts if kept for word in re.findall("[a-z]+", text.lower())}
-    searched = (clean(shorten(text)) for kept, text in texts if not kept)
-    aliases = collect_names(record, searched, own)
+    aliases = collect_names(record, (clean(shorten(t)) for kept, t in texts if not kept), own)
     aliases.close()
     _share_model(record, aliases)  # finds the names that only their shape reveals
     aliases.close()
@@ -196,6 +194,4 @@ def _share_text(text: str, aliases: Aliases, key: str, place: bool) -> str:
     cleaned = clean(redact(shorten(text), key))
     if len(cleaned.strip()) < min(len(text), 3):  # a limit's `because` needs three characters
         return "(no text)"  # never "": that would mean that there is no text
-    if place:
-        return aliases.subject(cleaned)
-    return aliases.text(cleaned, versions=key in VERSIONS)
+    return aliases.subject(cleaned) if place else aliases.text(cleaned, versions=key in VERSIONS)

@@ -50,8 +50,7 @@ def _opened_folder(folder: Path) -> Iterator[int]:
     except OSError as error:
         if error.errno == errno.ENOENT:
             raise FileNotFoundError(folder) from None
-        message = f"{folder.name}/ is a link, or is not a readable folder"
-        raise SignatureFileError(message) from None
+        raise SignatureFileError(f"{folder.name}/ is a link, or is not a readable folder") from None
     try:
         yield descriptor
     finally:
@@ -100,8 +99,7 @@ def _read_plain_file(folder: int, name: str, shown: str, limit: int) -> bytes:
 def digest_of_sums(run: Path) -> str:
     """Compute the sha256 of SHA256SUMS; "" if it cannot be read."""
     with suppress(OSError, SignatureFileError), _opened_folder(run) as folder:
-        content = _read_plain_file(folder, SUMS, SUMS, MAX_SUMS_BYTES)
-        return hashlib.sha256(content).hexdigest()
+        return hashlib.sha256(_read_plain_file(folder, SUMS, SUMS, MAX_SUMS_BYTES)).hexdigest()
     return ""
 
 

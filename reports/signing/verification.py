@@ -124,8 +124,7 @@ def _check_party(
     found.decisions[party] = statement.decision
     name = f" by {statement.name}" if statement.name else ""
     signed = f"signed{name} at {statement.time} with {found.keys[party]}: {statement.decision}"
-    conditions = [("  condition", words) for words in statement.conditions]
-    found.facts += [(party, signed), *conditions]
+    found.facts += [(party, signed), *(("  condition", words) for words in statement.conditions)]
 
 
 def _key_problem(key: str | None, party: str, signers: Signers, reason: files.SshError) -> str:

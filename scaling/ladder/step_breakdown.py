@@ -78,10 +78,9 @@ def by_step(
 def mean_terms(ranks: Sequence[Sequence[Step]]) -> dict[str, float]:
     """Return the mean seconds of each term over ranks and steps: segments, and separable waits."""
     all_terms = [step.terms for steps in ranks for step in steps]
-    names = dict.fromkeys(name for step_terms in all_terms for name in step_terms)
     return {
         name: sum(step_terms.get(name, 0.0) for step_terms in all_terms) / len(all_terms)
-        for name in names
+        for name in dict.fromkeys(name for step_terms in all_terms for name in step_terms)
     }
 
 
@@ -246,8 +245,7 @@ def _split_transfer(table: Sequence[Sequence[float]]) -> TransferSkew:
     steps = [*zip(*table, strict=True)]
     last = tuple(spent.index(min(spent)) for spent in steps)
     skews = tuple(sum(spent) / len(spent) - min(spent) for spent in steps)
-    transfer = statistics.fmean(map(min, steps))
-    return TransferSkew(transfer, statistics.fmean(skews), last, skews)
+    return TransferSkew(statistics.fmean(map(min, steps)), statistics.fmean(skews), last, skews)
 
 
 def transfer_growth(base: RankSteps, current: RankSteps) -> dict[str, float]:

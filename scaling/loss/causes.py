@@ -236,9 +236,8 @@ def detect_communication(
     matter. The rest, if too much for the limit, is due to too few tokens. Without an agreed
     rate these two cannot be separated.
     """
-    seconds = growth.communication
-    if rung.overlaps:  # meetings contain hidden communication: only what a step lost counts
-        seconds = min(seconds, max(lost, 0.0))
+    # Meetings that overlap contain hidden communication: only what a step lost counts.
+    seconds = min(growth.communication, max(lost, 0.0) if rung.overlaps else math.inf)
     noise = noise_limit(growth.error, len(rung.steps[0]))
     if slowdown:
         seconds = _detect_load_slowdown(budget, seconds, slowdown, noise)

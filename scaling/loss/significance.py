@@ -208,9 +208,7 @@ def dominant_node(count: Mapping[str, int]) -> str | None:
 
 def expected_maximum(count: int) -> float:
     """Return the mean of the largest of `count` standard normal values (Blom 1958); 0 for one."""
-    if count < 2:
-        return 0.0
-    return statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+    return 0.0 if count < 2 else statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
 def block_resample(count: int, draw: random.Random) -> list[int]:

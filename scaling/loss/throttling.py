@@ -239,12 +239,11 @@ def find_local_growth(
         base_typical, base_extra = _typical_and_extra(base_path, segment)
         nodes = _extra_by_node(rung, extra, sum(base_extra.values()))
         now, base_s = path.local_by_step(segment), base_path.local_by_step(segment)
-        growth = statistics.fmean(now) - statistics.fmean(base_s)
         differences = [x - y for x, y in zip(typical, base_typical, strict=False)]
         growths.append(
             LocalSegmentGrowth(
                 segment=segment,
-                common=growth - sum(nodes.values()),
+                common=statistics.fmean(now) - statistics.fmean(base_s) - sum(nodes.values()),
                 significant=is_significant(differences, tests=len(segments)),
                 nodes=nodes,
                 slow_nodes=_find_slow_nodes(rung, segment, len(names) * len(segments)),

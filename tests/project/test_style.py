@@ -26,9 +26,9 @@ BUDGET = {
     # around a run that no error of another plugin passes.  leftovers.py knows whose a job is, and
     # the folders of embedded clusters.
     # What a contract lacks, also of a run's GPUs.
-    "probes": 1020,  # a package of another project ends a run; a held signal is always released
+    "probes": 1011,  # a package of another project ends a run; a held signal is always released
     # Ranks that fail in a control prove nothing, for each criterion.
-    "probes/check": 714,  # the recorder asks whether a node was lost before it records a bad result
+    "probes/check": 712,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
     # compare and history list what changed; --all has the rest.  The newest run is the default.
@@ -36,7 +36,7 @@ BUDGET = {
     # measures and criteria.  The help has sections.
     # submit says which job is lost, and what a lost head means.
     # plan and check say how many nodes a contract allows.
-    "probes/cli": 2062,  # what a template orders, which answers lack, what `again` changed
+    "probes/cli": 2049,  # what a template orders, which answers lack, what `again` changed
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -47,25 +47,25 @@ BUDGET = {
     # MPS has a server on each GPU.
     # AMD's GPUs are refused.
     # Pairs that met before.
-    "probes/cluster": 3374,  # who tries whom; ranks are kept; what joins no group
+    "probes/cluster": 3353,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
     # The limit of all-to-all by nodes; what a contract lacks, for three commands.
-    "probes/contract": 1671,  # kinds of nodes; a key names its parts; limits by size; one node
-    "probes/environment": 836,  # boards without NVLink; what slows or hangs every job
+    "probes/contract": 1665,  # kinds of nodes; a key names its parts; limits by size; one node
+    "probes/environment": 829,  # boards without NVLink; what slows or hangs every job
     # NVLink by domain; ports on which RDMA alone passes.
     "probes/fabric": 3782,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
     "probes/faults": 337,
     "probes/gang": 2062,  # strategies on one ordered node
-    "probes/hosts": 5316,  # what a contract agrees on is a note; which Xids follow a kill
+    "probes/hosts": 5280,  # what a contract agrees on is a note; which Xids follow a kill
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
     # A guide is judged as typed, with its variables; bytes of a job may be those of others.
-    "probes/launch": 2533,  # both self-tests run at once
+    "probes/launch": 2510,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
     "probes/nccl": 2282,  # GPUDirect on EFA by GPU; forms of lines, phrases and texts are tables
     "probes/restart": 1601,  # copies of checkpoints are links
-    "probes/scaling": 946,  # MFU of each GPU model; where it cannot be proven, only its data
+    "probes/scaling": 945,  # MFU of each GPU model; where it cannot be proven, only its data
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
     # submission is kept.
@@ -73,12 +73,12 @@ BUDGET = {
     # event's end.
     # A run says what its contract lacks.
     # A run carries on with the pairs of nodes of an earlier one.
-    "probes/session": 1621,  # a probe that failed is written in its criterion's words
+    "probes/session": 1613,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
-    "probes/submit": 1119,
+    "probes/submit": 1112,
     # Variables of the environment that are changed for a while, in one place.
     # Ranks say which variables of NCCL they have.
-    "reference_trainer": 3743,  # a group that is kept for the next call; who hears of a kill
+    "reference_trainer": 3730,  # a group that is kept for the next call; who hears of a kill
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
     # A shared copy has no names of jobs and people.  Events have a time that is never set.
@@ -89,8 +89,8 @@ BUDGET = {
     # what a changed folder says is not on page 1.
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
-    "reports": 6923,  # facts of nodes in several lines; the commands of a submitted run
-    "scaling": 3026,  # which pairs met, over several runs; groups that are kept; a short ladder
+    "reports": 6874,  # facts of nodes in several lines; the commands of a submitted run
+    "scaling": 3019,  # which pairs met, over several runs; groups that are kept; a short ladder
     "seatrial": 57,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

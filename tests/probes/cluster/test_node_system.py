@@ -209,8 +209,9 @@ def test_the_file_system_is_the_deepest_and_latest_mount(tmp_path: Path) -> None
     mounts.write_text(
         "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
         "2 1 0:5 / /tmp rw shared:1 - ext4 /dev/sdb1 rw\n"
-        "3 2 0:6 / /tmp rw shared:1 master:2 - tmpfs tmpfs rw\n"
+        "3 2 0:6 / /tmp rw shared:1 master:2 - tmpfs tmpfs\n"
         "4 1 0:7 / /tmp/a\\040b rw - xfs /dev/sdc1 rw\n"
+        "5 4\n"
     )
     assert name_file_system("/var/x", str(mounts)) == "ext4 at /"
     assert name_file_system("/tmp", str(mounts)) == "tmpfs at /tmp"
