@@ -46,7 +46,7 @@ CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource
 Readings = dict[str, str]
 
 
-class Row(ClosedTable):
+class Condition(ClosedTable):
     """Condition that is known to break or slow jobs; the file says what the keys mean."""
 
     of: str
@@ -82,7 +82,7 @@ class Conditions(ClosedTable):
     files: str
     variables: str
     left_out: dict[str, str]
-    rows: dict[str, Row]
+    rows: dict[str, Condition]
 
 
 @cache
@@ -200,7 +200,7 @@ def read_folders() -> Readings:
         there = os.path.isdir(path)
         kind = system_facts.name_file_system(path, "/proc/self/mountinfo").partition(" ")[0]
         noexec = there and os.statvfs(path).f_flag & os.ST_NOEXEC
-        execution = "refused (noexec)" if noexec else "allowed" if there else "no folder"
+        execution = "refused (noexec)" if noexec else "allowed" if there else "absent"
         write = try_allocating(path, kind) if name != "home" else system_facts.try_writing(path)
         folder = {"path": path, "file system": kind, "execution": execution}
         folder["write"] = write or "done"

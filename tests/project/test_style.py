@@ -47,7 +47,7 @@ BUDGET = {
     # MPS has a server on each GPU.
     # AMD's GPUs are refused.
     # Pairs that met before.
-    "probes/cluster": 3353,  # who tries whom; ranks are kept; what joins no group
+    "probes/cluster": 3364,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
     # The limit of all-to-all by nodes; what a contract lacks, for three commands.
     "probes/contract": 1665,  # kinds of nodes; a key names its parts; limits by size; one node
@@ -56,7 +56,7 @@ BUDGET = {
     "probes/fabric": 3782,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
     "probes/faults": 337,
     "probes/gang": 2062,  # strategies on one ordered node
-    "probes/hosts": 5280,  # what a contract agrees on is a note; which Xids follow a kill
+    "probes/hosts": 5539,  # what a contract agrees on is a note; which Xids follow a kill
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.

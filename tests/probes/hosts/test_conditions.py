@@ -14,7 +14,7 @@ import pytest
 
 from probes.cluster.node_watch import NodeState
 from probes.hosts import conditions
-from probes.hosts.conditions import Row, read_table
+from probes.hosts.conditions import Condition, read_table
 from probes.toml_tables import TableError
 from reports.measurement import Verdict
 from reports.record import ProbeResult
@@ -35,7 +35,7 @@ BROKEN = {
     "map-count": ("65529", "65530"),
     "exec-of-temporary-files": ("refused (noexec)", "allowed"),
     "exec-of-session": ("refused (noexec)", "allowed"),
-    "exec-of-home": ("refused (noexec)", "no folder"),
+    "exec-of-home": ("refused (noexec)", "absent"),
     "write-of-temporary-files": ("Disk quota exceeded", "done"),
     "write-of-session": ("File too large", "done"),
 }
@@ -223,7 +223,7 @@ def test_a_row_without_one_limit_is_an_error(keys: dict[str, Any]) -> None:
         "threads": [],
     }
     with pytest.raises(ValueError, match=r"limit|expected"):
-        Row(**row, **keys).limit  # noqa: B018  (a property that raises)
+        Condition(**row, **keys).limit  # noqa: B018  (a property that raises)
 
 
 def test_a_file_with_an_unknown_key_is_an_error(
