@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,78 +16,14 @@ from probes.fabric.node_pairs import PairSearch, run_pair_search
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from scaling.collectives.fault_search import near_round, plan_rounds
-from scaling.collectives.node_groups import RankMeetings
 from scaling.collectives.paths import unmet_rounds
 from tests.probes.fabric.rails.test_rail_rounds import Fleet
 from tests.support.controls import recorder
-from tests.support.rank_parts import Each, rounds_of
+from tests.support.simulated_leaves import Leaves
 from tests.support.sweep_results import sweep_result
 
-RATE = 50.0
 SIZES = [33, 64, 128, 512]
 every_size = pytest.mark.parametrize("size", SIZES)
-READINGS = [
-    {
-        "bytes": {"fab0": tried * 4 << 20},
-        "tcp": {"sent": tried * 10**5, "resent": 0, "twice": 0},
-        "rdma": None,
-    }
-    for tried in range(7)
-]
-
-
-@dataclass
-class Leaves:
-    """Nodes of one rank and one rail each, on leaves whose uplinks carry 1 / `narrow` of them.
-
-    `leaf_of` is by node; by default there are two leaves, of nodes in a row.  Nodes of one `part`
-    (a host, an NVLink domain), so many in a row, reach each other at `inside` of the rate, past the
-    fabric.  Nodes of one host share a port if it is `shared`.
-    """
-
-    size: int
-    seed: int = 0
-    narrow: float = 1.0
-    leaf_of: Sequence[int] = ()
-    part: int = 1
-    inside: float = 1.0
-    shared: bool = False
-    noise: float = 0.03  # as tests/support/simulated_links.py
-    dips: float = 0.002  # of the best of six tries
-    slow: dict[int, float] = field(default_factory=dict)
-    rounds: list[list[list[int]]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.places = [SimpleNamespace(node=f"n{at}") for at in range(self.size)]
-        self.names = {place.node: place.node for place in self.places}
-        self.leaf_of = self.leaf_of or [2 * at // self.size for at in range(self.size)]
-        self.nodes_of = Counter(self.leaf_of)
-        self.chance = random.Random(self.seed)
-
-    def run(self, function: Any, *_: Any, each: Each, **__: Any) -> list[RankMeetings]:
-        found = [RankMeetings() for _ in self.places]
-        for pairs in rounds_of(each):
-            self.rounds.append(pairs)
-            out = [pair for pair in pairs if pair[0] // self.part != pair[1] // self.part]
-            crossing = [pair for pair in out if self.leaf_of[pair[0]] != self.leaf_of[pair[1]]]
-            ends = [Counter(self.leaf_of[pair[end]] for pair in crossing) for end in (0, 1)]
-            hosts = Counter(rank // self.part for pair in out for rank in pair)
-            for pair in pairs:
-                shares = [1.0] if pair in out else [self.inside]
-                for end, count in enumerate(ends) if pair in crossing else ():
-                    leaf = self.leaf_of[pair[end]]
-                    shares.append(self.nodes_of[leaf] / self.narrow / count[leaf])
-                if self.shared and pair in out:
-                    shares += [1 / hosts[rank // self.part] for rank in pair]
-                for a, b in (pair, pair[::-1]):
-                    able = min(*shares, self.slow.get(a, self.inside))
-                    found[b].received[a] = RATE * able * self.drawn(), 0
-                    found[a].sent[b] = READINGS
-        return found
-
-    def drawn(self) -> float:
-        dip = 0.15 * (self.chance.random() < self.dips)
-        return max(0.0, self.chance.gauss(1, self.noise)) * (1 - dip)
 
 
 def search(gang: Any, **more: Any) -> PairSearch:
@@ -190,7 +123,8 @@ def test_more_leaves_and_odd_numbers_of_nodes(size: int, leaves: int) -> None:
     (found,) = result.findings
     assert found.code == "FAB-SLOW-UPLINK"
     assert all(" to n" in group for group in found.suspects)
-    assert is_clean(judged(sound := Leaves(size, 0, 1.0, leaf_of), search(sound)))
+    sound = Leaves(size, 0, 1.0, leaf_of)
+    assert is_clean(judged(sound, search(sound)))
 
 
 @pytest.mark.parametrize("narrow", [1.0, 1.5])
@@ -220,16 +154,22 @@ def test_a_bad_node_behind_a_narrow_spine_has_a_finding_of_its_own() -> None:
 
 
 class NarrowFleet(Fleet):
-    """Rails whose leaves share one spine, or have their own; it carries 1 / 2 of all nodes."""
+    """Rails of 64 nodes on two leaves, all on one spine, or each on its own.
 
-    one_spine = True
+    The spine carries 1 / `narrow` of the nodes.  16 nodes of one domain reach `inside` of the rate.
+    """
+
+    one_spine, narrow, inside = True, 2.0, 1.0
 
     def able(self, a: int, b: int, per_node: Counter[str], directions: int) -> float:
+        domain, peers = (rank // self.rails // 16 for rank in (a, b))
+        if domain == peers:
+            return self.inside
         far = [pair for pair in self.now if len({rank // self.rails // 32 for rank in pair}) == 2]
         if not self.one_spine:
             far = [pair for pair in far if pair[0] % self.rails == a % self.rails]
-        carried = 16 * (self.rails if self.one_spine else 1)
-        share = carried / len(far) if [min(a, b), max(a, b)] in [sorted(p) for p in far] else 1.0
+        carried = 32 / self.narrow * (self.rails if self.one_spine else 1)
+        share = carried / max(len(far), carried) if domain // 2 != peers // 2 else 1.0
         return min(share, super().able(a, b, per_node, directions))
 
 
@@ -246,6 +186,22 @@ def test_rails_over_a_narrow_spine_are_one_finding(one_spine: bool) -> None:
     alone, at_once = [one for one in result.measurements if one.name == "slowest_pair"]
     assert (alone.verdict is Verdict.PASS) is one_spine
     assert at_once.verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("inside", [1.0, 1.3, 10.0])
+def test_rails_over_a_spine_that_carries_all_accuse_nothing(inside: float) -> None:
+    fleet = NarrowFleet(64, 2)
+    fleet.narrow, fleet.inside = 1.0, inside
+    assert is_clean(judged(fleet, fleet.search()))
+
+
+@pytest.mark.parametrize("one_spine", [True, False])
+def test_rails_over_a_narrow_spine_are_found_beside_nvlink_domains(one_spine: bool) -> None:
+    fleet = NarrowFleet(64, 2)
+    fleet.one_spine, fleet.inside = one_spine, 10.0
+    result = judged(fleet, fleet.search())
+    assert verdict(result) is Verdict.FAIL
+    assert [one.code for one in result.findings] == ["FAB-SLOW-UPLINK"]
 
 
 # Runs that carry on.
