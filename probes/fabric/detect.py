@@ -15,12 +15,7 @@ from probes.findings import MAX_NAMES, describe_most, finding, join_names
 from reports.groups import group_pairs
 from reports.numbers import quantity
 from reports.record import Finding
-from scaling.collectives.fault_search import (
-    ALIKE,
-    FaultSearchResult,
-    Link,
-    attribute_slow_links,
-)
+from scaling.collectives.fault_search import ALIKE, FaultSearchResult, Link, attribute_slow_links
 
 WAY_TEXT = {"sends": "when it sends", "receives": "when it receives", "both": "both ways"}
 MAX_WARN = 3  # doubtful settings listed in one sentence
@@ -228,11 +223,8 @@ def find_slow_ports(
     """
     findings, rest = [], found
     blamed = {*found.slow_nodes, *(port for link in found.slow_links for port in link)}
-    slow_rails = [
-        rail
-        for rail in rails
-        if is_slow_everywhere(rail, found) and not blamed.isdisjoint(rail.ports)
-    ]
+    blamed_rails = [rail for rail in rails if not blamed.isdisjoint(rail.ports)]
+    slow_rails = [rail for rail in blamed_rails if is_slow_everywhere(rail, found)]
     if len(slow_rails) < len(rails):
         for rail in slow_rails:
             links = [speed for (a, _), speed in found.speeds.items() if a in rail.ports]
@@ -242,7 +234,9 @@ def find_slow_ports(
             findings.append(finding("FAB-SLOW-LINK", message, nodes, names=names))
             rest = without_ports(rest, rail.ports)
     for node, way in slow_nodes(rest, rails).items():
-        findings += find_slow_links(_as_node(rest, node, way), when)
+        # The node is one, and only it is slow.
+        as_node = replace(rest, slow_nodes={node: way}, slow_links=[])
+        findings += find_slow_links(replace(as_node, speeds=least_by_nodes(rest.speeds)), when)
         rest = without_ports(rest, [port for port in rest.slow_nodes if node_of(port) == node])
     return findings + find_slow_links(rest, when)
 
@@ -290,12 +284,6 @@ def only_at_once(at_once: FaultSearchResult, *others: FaultSearchResult) -> Faul
         links = [*found.slow_links, *(link[::-1] for link in found.slow_links)]
         at_once = without_links(without_ports(at_once, found.slow_nodes), links)
     return at_once
-
-
-def _as_node(found: FaultSearchResult, node: str, way: str) -> FaultSearchResult:
-    """Return a search in which the ports of a node are one, and only it is slow."""
-    speeds = least_by_nodes(found.speeds)
-    return replace(found, speeds=speeds, slow_nodes={node: way}, slow_links=[])
 
 
 MIN_CROWD = 2  # pairs that must be slow together before their common path is blamed

@@ -298,11 +298,8 @@ def judge_pairs(
         measure.covered(f"{quantity(more, 'ranks')} took no part in the test of links: {reason}")
     nodes, least = list(run.sent), least_by_nodes(pairs.speed.speeds)
     places = {node: place for place, node in enumerate(nodes)}
-    cells = [
-        (places[a], places[b], gbs)
-        for (a, b), gbs in sorted(least.items())
-        if {a, b} <= places.keys()
-    ]
+    known = [(link, gbs) for link, gbs in sorted(least.items()) if {*link} <= places.keys()]
+    cells = [(places[a], places[b], gbs) for (a, b), gbs in known]
     measure.series("pairs", {"nodes": nodes, "cells": cells, "typical": pairs.speed.typical})
 
 

@@ -491,7 +491,7 @@ def measure_inside(
 
 
 def judge_inside(inside: InsideSpeeds, measure: Recorder, *, alone: bool = False) -> None:
-    """Judge the slowest node by the others, and each by the agreed figure if there is one.
+    """Judge the slowest node as a share of a typical one, and each by the agreed figure, if any.
 
     `alone`: one node was ordered, so that figure decides alone, and must be there.
     """
@@ -503,9 +503,13 @@ def judge_inside(inside: InsideSpeeds, measure: Recorder, *, alone: bool = False
         return
     measure(check.WRONG_ELEMENTS, sum(inside.wrong.values()), on="all-reduce inside nodes")
     if not alone:
-        judge_against_others(inside, measure)
-        lone = [node for node in inside.busbw if node not in inside.shares()]
-        if lone and inside.shares() and not is_agreed(measure, name):
+        shares, against = inside.shares(), check.ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS
+        where, share = min(shares.items(), key=lambda item: item[1], default=("cluster", None))
+        measure(
+            against, share, on=where, samples=len(shares) or None, note="" if shares else UNLIKE
+        )
+        lone = [node for node in inside.busbw if node not in shares]
+        if lone and shares and not is_agreed(measure, name):
             note = f"no other node has as many ranks and the same GPUs: agree on [FABRIC.{name}]"
             measure(f"{name}_against_others", None, on=join_names(lone), note=note)
     slowest, speed = min(inside.busbw.items(), key=lambda item: item[1])
@@ -518,16 +522,6 @@ def judge_inside(inside: InsideSpeeds, measure: Recorder, *, alone: bool = False
     left_out = f"; not in {join_names(inside.left_out)} (one rank)" if inside.left_out else ""
     nodes = quantity(len(inside.busbw), "nodes")
     measure.covered(f"all-reduce inside {nodes}{', all at once' * (not alone)}{left_out}")
-
-
-def judge_against_others(inside: InsideSpeeds, measure: Recorder) -> None:
-    """Judge the slowest node as a share of a typical one."""
-    shares, name = inside.shares(), check.ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS
-    if not shares:
-        measure(name, None, note=UNLIKE)
-        return
-    slowest, share = min(shares.items(), key=lambda item: item[1])
-    measure(name, share, on=slowest, samples=len(shares))
 
 
 def find_slow_inside(inside: InsideSpeeds, least: float, agreed: float | None) -> list[Finding]:

@@ -13,7 +13,7 @@ from probes.cluster.network_facts import RDMA
 from probes.fabric import criterion as check
 from probes.fabric import sweep
 from probes.fabric.addresses import ranks_by_node
-from probes.fabric.detect import by_number
+from probes.fabric.detect import by_number, name_runs
 from probes.fabric.judge import FabricRig
 from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, check_ops, gang_env, run_sweep
 from probes.fabric.transport import RankLogs
@@ -132,11 +132,8 @@ def judge_collectives(
     judge_shares(speeds, measure)
     for name, speed in speeds.items():
         on = size_text(speed.size)
-        if is_agreed(measure, f"{name}_busbw"):
-            noise: dict[str, Any] = {"spread": speed.spread, "samples": speed.samples}
-            measure(f"{name}_busbw", speed.busbw, on=on, **noise)
-        else:
-            measure.note(f"{name}_busbw", speed.busbw, "GB/s", on=on)
+        noise = {"spread": speed.spread, "samples": speed.samples}
+        judge_if_agreed(measure, f"{name}_busbw", speed.busbw, "GB/s", on=on, **noise)
     shares = {name: sweep.lowest(measure, f"{name}_against_all_reduce") for name in speeds}
     agreed = {name: sweep.lowest(measure, f"{name}_busbw") for name in speeds}
     measure.explain(find_slow_collectives(speeds, shares, agreed))
@@ -233,9 +230,7 @@ def find_domains(
 
 def name_domain(nodes: Sequence[str], everyone: Sequence[str]) -> str:
     """Name the NVLink of these nodes; both lists are in order."""
-    at = everyone.index(nodes[0])
-    is_run = len(nodes) > 2 and list(everyone[at : at + len(nodes)]) == list(nodes)
-    return f"NVLink of {f'{nodes[0]} to {nodes[-1]}' if is_run else join_names(nodes)}"
+    return f"NVLink of {join_names(name_runs(nodes, everyone))}"
 
 
 def measure_nvlink(rig: FabricRig, logs: RankLogs) -> None:

@@ -49,7 +49,6 @@ NODE_SLOW_SHARE = 0.8  # share of a node's links that must be slow to blame the 
 MIN_CHECKS = 2  # good nodes that check a suspect before it is blamed, if that many exist
 # With fewer nodes, all pairs need 7 rounds at most, and one round has too few pairs to compare.
 MIN_QUICK_NODES = 8
-MAX_FIRST_ROUNDS = 3  # far rounds before the search for a good node is given up
 FEW_ALONE = 4  # far pairs that show what one alone can do: `typical_speed` asks for two links
 
 
@@ -323,18 +322,13 @@ class _Search:
         """Measure a far and a near round, or these, and take the typical speed from them.
 
         Later rounds would distort the typical speed, because suspects are over-represented
-        in them. If the first ones prove no node good, up to MAX_FIRST_ROUNDS far ones are
-        measured.
+        in them.
         """
-        far, near = islice(plan_rounds(self.rails), MAX_FIRST_ROUNDS), near_round(self.rails)
-        first = chain([[*islice(far, 1), near]], ([pairs] for pairs in far))
-        for batch in first if rounds is None else [list(rounds)]:
-            self.measure_rounds(batch)
-            self.take_typical(self.speeds.values())
-            if self.proven_good():
-                break
-        if self.measure_alone:
-            self.judge_far_alone({link for pair in near for link in (pair, pair[::-1])})
+        near = near_round(self.rails)
+        far_and_near = [*islice(plan_rounds(self.rails), 1), near]
+        self.measure_rounds(far_and_near if rounds is None else [*rounds])
+        self.take_typical(self.speeds.values())
+        self.judge_far_alone({link for pair in near for link in (pair, pair[::-1])})
 
     def take_typical(self, speeds: Iterable[float]) -> None:
         """Take the typical speed of these, or the known one: its pairs may share what is slow."""
@@ -382,22 +376,16 @@ class _Search:
             if node in cleared or len(self.checked_by[node]) >= MIN_CHECKS:
                 continue
             checkers = available[self.rail_of[node]]
-            checker = self.pick_checker(node, checkers)
+            # One that the node has not met; else one that has not checked it yet.
+            unmeasured = (good for good in checkers if (node, good) not in self.speeds)
+            fallback = (good for good in checkers if good not in self.checked_by[node])
+            checker = next(chain(unmeasured, fallback), None)
             if checker is not None:
                 self.rechecks += bool(self.checked_by[node]) or (node, checker) in self.speeds
                 self.checked_by[node].add(checker)
                 checkers.remove(checker)
                 pairs.append((node, checker))
         return [pairs] if pairs else []
-
-    def pick_checker(self, node: str, available: Iterable[str]) -> str | None:
-        """Pick an available node that `node` has not met; else one that has not checked it yet.
-
-        Returns None if there is neither.
-        """
-        unmeasured = (good for good in available if (node, good) not in self.speeds)
-        fallback = (good for good in available if good not in self.checked_by[node])
-        return next(chain(unmeasured, fallback), None)
 
     def recheck_rounds(self) -> list[list[Pair]]:
         """Plan a second meeting of the slow links that no node explains and that met once.
@@ -425,12 +413,9 @@ class _Search:
 
     def result(self) -> FaultSearchResult:
         guilty, links = self.attribution()
-        directions = group_pairs(guilty)
-        nodes = {
-            node: "both" if len(directions[node]) == 2 else directions[node][0]
-            for node in self.nodes
-            if node in directions
-        }
+        ways = group_pairs(guilty)
+        named = [node for node in self.nodes if node in ways]
+        nodes = {node: "both" if len(ways[node]) == 2 else ways[node][0] for node in named}
         found = self.speeds, self.typical, nodes, links, self.rounds, self.rechecks
         return FaultSearchResult(*found, self.coverage(), self.limit)
 
@@ -441,9 +426,7 @@ class _Search:
         rounds_text = f"{self.rounds} round{'s' * (self.rounds != 1)}"
         every = " (over all rails)" if len(self.rails) > 1 else ""
         parts = [f"{measured} of {pairs} pairs{every}, both directions, {rounds_text}"]
-        if measured < pairs:
-            parts.append(UNSEEN)
-        parts += [OWN_PATHS] * self.has_own_paths
+        parts += [UNSEEN] * (measured < pairs) + [OWN_PATHS] * self.has_own_paths
         parts += ["Links are only compared with each other: a fault of all links cannot be found"]
         if self.slow_links() and not self.proven_good():
             parts.append("No link is known to be good, so no node is blamed")
@@ -462,9 +445,7 @@ def classify(
     guilty: list[str] = []
     remaining, tested = list(bad), list(tried)
     while remaining and len(nodes) > 2:
-        counts, met = (
-            Counter(node for pair in pairs for node in pair) for pairs in (remaining, tested)
-        )
+        counts, met = (Counter(chain(*pairs)) for pairs in (remaining, tested))
         bad_everywhere = [node for node in nodes if counts[node] >= max(2, met[node])]
         if not bad_everywhere:
             break
