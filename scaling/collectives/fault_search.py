@@ -336,7 +336,7 @@ class _Search:
         self.typical, self.limit = max(self.known, found) if self.known else found
 
     def judge_far_alone(self, near: Collection[Link]) -> None:
-        """Compare far pairs, most of which are slow, with what such a pair reaches alone.
+        """Compare far pairs with what such a pair reaches alone, where most of them are slow.
 
         Near pairs only raise the doubt: they may have a path of their own, in a host or by NVLink.
         Where uplinks are so slow that one pair alone is slow too, groups of nodes show it.
