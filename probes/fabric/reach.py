@@ -188,11 +188,8 @@ class FabricNodes:
             targets = {peer: doors.get(peer) for peer in peers[name]}
             arguments[name] = [address, targets, *(each[name] if each else [])]
         answered = self._on_each(connect, each=arguments, timeout=timeout_s)
-        return [
-            (a, b)
-            for a, b in list_pairs(self.names)
-            if not (answered[a].get(b) and answered[b].get(a))
-        ]
+        pairs = list_pairs(self.names)
+        return [(a, b) for a, b in pairs if not (answered[a].get(b) and answered[b].get(a))]
 
     def _on_each(
         self, function: Callable[..., Any], *arguments: Any, **more: Any
