@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,18 +21,21 @@ from reference_trainer.late import ray
 from reference_trainer.launch.gang import Gang
 from reference_trainer.launch.supervisor import Attempt
 from reference_trainer.launch.worker import RankLocation
+from reference_trainer.rank_environment import ranges
 
 
 @dataclass(frozen=True)
 class Fault:
     """Signal to the victim, sent at the first `event` of this step or later in its journal.
 
-    Each attempt gets the next fault. An empty `event` means as soon as the gang is ready.
+    Each attempt gets the next fault. An empty `event` means as soon as the gang is ready. With
+    `whole_node` all ranks on the victim's node get the signal, at once.
     """
 
     event: str = "begin"
     step: int = 0
     signum: int = signal.SIGKILL
+    whole_node: bool = False
 
 
 class FaultInjector(Protocol):
@@ -70,31 +73,32 @@ POLL_SECONDS = 0.02  # between two reads of a journal
 EFFECT_SECONDS = 10  # for a signal to take effect: a process in a system call dies late
 
 
+Target = tuple[int, int]  # process id, start time in clock ticks: pids are reused
+
+
 class ProcessAgent:
     """Ray actor on the victim's node that injects one fault, at once or at a given event."""
 
-    def start_time(self, pid: int) -> tuple[int, float]:
-        """Return (start time of the process in clock ticks, time of this node's clock in s).
-
-        The start time identifies the process, because pids are reused.
-        """
-        return start_ticks(pid), time.time()
+    def find_targets(self, pids: Sequence[int]) -> tuple[list[Target], float]:
+        """Return (these processes with their start times, time of this node's clock in s)."""
+        return [(pid, start_ticks(pid)) for pid in pids], time.time()
 
     def wait_and_signal(
-        self, pid: int, started: int, out: Path, rank: int, fault: Fault
+        self, targets: Sequence[Target], out: Path, rank: int, fault: Fault
     ) -> tuple[bool, float]:
-        """Wait for the fault's event in the victim's journal, then send the signal.
+        """Wait for the fault's event in the journal of the victim, then signal all targets.
 
-        Returns (whether the signal took effect, when it was sent), or (False, 0) if the victim ends
-        before the event. The journal is read here, on the victim's node: writes to a network file
-        system may appear late on other nodes.
+        The victim is the first target. Returns (whether the signal took effect on all, when it was
+        sent), or (False, 0) if the victim ends before the event. The journal is read here, on the
+        victim's node: writes to a network file system may appear late on other nodes.
         """
-        if not self.wait_for_event(pid, started, out, rank, fault):
+        if not self.wait_for_event(targets, out, rank, fault):
             return False, 0.0
-        return send_signal(pid, started, fault.signum)
+        return send_signal(targets, fault.signum)
 
-    def wait_for_event(self, pid: int, started: int, out: Path, rank: int, fault: Fault) -> bool:
+    def wait_for_event(self, targets: Sequence[Target], out: Path, rank: int, fault: Fault) -> bool:
         """Wait for the fault's event; return whether the victim reached it."""
+        pid, started = targets[0]
         while fault.event and not any(
             line["event"] == fault.event and line["step"] >= fault.step
             for line in _process_events(read_journal(out, rank), pid)
@@ -111,27 +115,30 @@ def _process_events(lines: list[dict[str, Any]], pid: int) -> list[dict[str, Any
     return lines[starts[-1] :] if starts and lines[starts[-1]]["pid"] == pid else []
 
 
-def send_signal(pid: int, started: int, signum: int) -> tuple[bool, float]:
-    """Send the signal; return (whether it took effect, when it was sent by this node's clock).
+def send_signal(targets: Sequence[Target], signum: int) -> tuple[bool, float]:
+    """Signal all targets at once; return (whether it took effect on all, when by this clock).
 
     SIGKILL took effect when the process is gone, SIGSTOP when it is stopped. Any other signal
-    counts as effective once it is sent, because the reaction is up to the victim.
+    counts as effective once it is sent, because the reaction is up to the victim. Sends nothing if
+    the first target is gone. Another one may end with the first, before its own signal.
     """
 
-    def took_effect() -> bool:
+    def took_effect(pid: int, started: int) -> bool:
         if signum == signal.SIGKILL:
             return start_ticks(pid) != started
         return signum != signal.SIGSTOP or _read_stat(pid)[0] == "T"
 
     sent_at = time.time()
-    if started < 0 or start_ticks(pid) != started:
-        return False, sent_at
-    try:
-        os.kill(pid, signum)
-    except ProcessLookupError:
-        return False, sent_at
+    for pid, started in targets:
+        try:
+            if started < 0 or start_ticks(pid) != started:
+                raise ProcessLookupError
+            os.kill(pid, signum)
+        except ProcessLookupError:
+            if (pid, started) == targets[0]:
+                return False, sent_at
     deadline = time.monotonic() + EFFECT_SECONDS
-    while not (done := took_effect()) and time.monotonic() < deadline:
+    while not (done := all(took_effect(*each) for each in targets)) and time.monotonic() < deadline:
         time.sleep(0.01)  # short, because most signals take effect within it
     return done, sent_at
 
@@ -174,6 +181,7 @@ class ProcessFault(FaultInjector):
         self.victim: RankLocation | None = None
         self._gang: Any = None
         self._agent: Any = None
+        self._ranks = [rank]  # all that get the signal; the victim is the first
         self._moment: tuple[Any, ...] = ()  # arguments of the agent's wait_and_signal
         self._offset = 0.0  # seconds that the victim's clock is ahead of the driver's
         self._stop = threading.Event()
@@ -193,12 +201,16 @@ class ProcessFault(FaultInjector):
         self._thread.start()
 
     def _start_agent(self, gang: Gang) -> None:
-        victim = gang.places[self.rank]
-        self._agent = on_node(ProcessAgent, victim.node).remote()
-        started, _ = ray.get(self._agent.start_time.remote(victim.pid), timeout=60)
-        self._moment = victim.pid, started, self.out, self.rank, self.fault
+        node = gang.places[self.rank].node
+        if self.fault.whole_node:
+            others = [rank for rank, place in enumerate(gang.places) if place.node == node]
+            self._ranks += [rank for rank in others if rank != self.rank]
+        pids = [gang.places[rank].pid for rank in self._ranks]
+        self._agent = on_node(ProcessAgent, node).remote()
+        targets, _ = ray.get(self._agent.find_targets.remote(pids), timeout=60)
+        self._moment = targets, self.out, self.rank, self.fault
         start = time.time()  # again: the agent runs now, so this round trip is short
-        _, remote_time = ray.get(self._agent.start_time.remote(victim.pid), timeout=60)
+        _, remote_time = ray.get(self._agent.find_targets.remote(pids), timeout=60)
         self._offset = remote_time - (start + time.time()) / 2
 
     def wait(self) -> None:
@@ -220,9 +232,11 @@ class ProcessFault(FaultInjector):
         return ray.get(self._agent.wait_and_signal.remote(*self._moment))
 
     def describe_target(self, node_names: dict[str, str]) -> str:
-        """Name the rank and its node."""
+        """Name the ranks and their node."""
         node = node_names.get(self.victim.node, "?") if self.victim else "?"
-        return f"rank {self.rank} on {node}"
+        ranks = "rank" if len(self._ranks) == 1 else "ranks"
+        all_of_it = ", all of this node" if self.fault.whole_node else ""
+        return f"{ranks} {ranges(self._ranks)} on {node}{all_of_it}"
 
     def close(self) -> None:
         """Stop waiting and end the agent."""

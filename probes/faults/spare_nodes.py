@@ -121,11 +121,9 @@ class SpareNodeHost:
 
         pids = [self._raylets.pop(node) for node in nodes]
         pids += [child for pid in pids if whole_nodes for child in descendant_pids(pid)]
-        targets = [(pid, started) for pid in pids if (started := start_ticks(pid)) >= 0]
-        results = [send_signal(pid, started, signal.SIGKILL) for pid, started in targets]
-        # A child that died with its raylet, before its own signal, counts as dead as well.
-        all_gone = all(start_ticks(pid) != started for pid, started in targets)
-        return all_gone and results[0][0], results[0][1]
+        targets = [(pid, start_ticks(pid)) for pid in pids]
+        alive = [(pid, started) for pid, started in targets if started >= 0 or pid == pids[0]]
+        return send_signal(alive, signal.SIGKILL)
 
     def close(self) -> None:
         """End the owner processes, and with them all raylets."""

@@ -98,6 +98,7 @@ def spare_raylets(run: Scenario, count: int) -> Iterator[SpareNodes]:
     run.measure.progress(f"gang: {count} spare raylets join the cluster")
     with closing(SpareNodes(run.rig.cluster, count)) as spares:
         run.observer.node_names |= spares.node_names
+        run.measure.covered("lost nodes: spare raylets on the head's machine, without a GPU")
         yield spares
 
 
@@ -309,7 +310,8 @@ def _keep_evidence(run: Scenario, samples: list[Sample]) -> None:
     caption = f"{run.title}: accelerators of each job over time"
     run.measure.keep(name, content, kind="series", caption=caption)
     room = f"{run.total} {unit}s free on {quantity(len(run.capacity), 'nodes')}"
-    run.measure.covered(f"{run.title}: test jobs A and B, {room}, {len(samples)} samples")
+    jobs = "test jobs A and B, which hold accelerators and compute nothing"
+    run.measure.covered(f"{run.title}: {jobs}, {room}, {len(samples)} samples")
 
 
 def chart_series(segments: list[list[Sample]], marks: list[ScenarioMark]) -> dict[str, Any]:

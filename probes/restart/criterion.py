@@ -132,8 +132,8 @@ KILLED_RUN = (*FORGETS, ANOTHER_SCENARIO, LEFT_BEHIND_ON_PURPOSE)
 PROBES = (
     Probe(
         "test_restart.py::test_killed_run_resumes_as_if_never_killed",
-        cases={"killed-in-a-step-then-in-a-save": "quick", "stopped-not-killed": "standard",
-        "told-to-leave": "standard", "killed-in-an-upload": "standard",
+        cases={"killed-in-a-step-then-in-a-save": "quick", "node-killed": "standard",
+        "stopped-not-killed": "standard", "told-to-leave": "standard", "killed-in-an-upload": "standard",
         "killed-in-a-commit": "soak", "killed-before-the-first-checkpoint": "soak",
         "killed-while-it-restarts": "soak"}, usual_s=36,
         checks=(*RESUMES, RECOVERY_TIME),

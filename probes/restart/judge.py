@@ -271,6 +271,7 @@ def report_run(
     caption = f"{summary}: where the ranks of each attempt ran, and how the attempt ended"
     measure.keep(name, list(map(dataclasses.asdict, run.attempts)), kind="log", caption=caption)
     measure.covered(f"{summary}; the victim was {run.injectors[0].describe_target(names)}")
+    measure.covered(original.describe())
     if not run.resume_points:
         return
     steps = [s for attempt in range(len(run.journals)) for s in run.step_events(attempt)]
@@ -343,7 +344,7 @@ def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: 
     cause = finding("RESTART-UNREPORTED", statement, names={"step": NEWEST})
     count, failed = int(bool(reason)), not reason and NEWEST not in starts
     judge_or_explain(measure, check.REFUSALS_EXPLAINED, count, cause, failed, limit=limit)
-    measure.covered(f"{name}: {reason or 'no reason was given'}")
+    measure.covered(f"{name}: {reason or 'no reason was given'}; {original.describe()}")
 
 
 def judge_full_disk(original: ReferenceRun, results: Results, measure: Recorder) -> None:
@@ -361,4 +362,4 @@ def judge_full_disk(original: ReferenceRun, results: Results, measure: Recorder)
     limit = exactly(1, "saves", "the disk had space again for the next save")
     measure(check.SAVED_AFTER, len(committed), limit=limit)
     judge_steps(original, results, SAVE_EVERY + 1, measure)
-    measure.covered(errors[0] if errors else "no save failed")
+    measure.covered(f"{errors[0] if errors else 'no save failed'}; {original.describe()}")

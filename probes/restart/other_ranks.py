@@ -74,7 +74,7 @@ class NodeKill(ProcessFault):
 
     def describe_target(self, node_names: dict[str, str]) -> str:
         """Name the spare raylets that were killed."""
-        return join_names(self.nodes)
+        return f"{join_names(self.nodes)}, without a GPU, on the head's machine"
 
 
 @dataclass

@@ -17,11 +17,12 @@ import pytest
 from probes.cluster.cluster import Cluster
 from probes.cluster.shared_folder import find_folder_problem
 from probes.faults.process_faults import read_journal
-from probes.findings import finding
+from probes.findings import finding, join_names
 from probes.restart.faulted_run import SAVE_EVERY, FaultedRun
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
 from reference_trainer.launch.launchers import train_rank
+from reports.numbers import quantity
 
 LOCAL_LOSS = "local_loss_hex"  # loss of a rank's own sequences; loss and norm are of all ranks
 TOLD_KEYS = ("loss_hex", "norm_hex", "ids")  # without these a step cannot be compared
@@ -280,6 +281,15 @@ class ReferenceRun:
         none.
         """
         return replace(self.config, pace_s=0.15, keep_last=1)
+
+    def describe(self) -> str:
+        """Describe the size, devices and machines of the run, and what its size leaves open."""
+        devices = join_names(sorted({result["device_name"] for result in self.results}))
+        machines = quantity(len({result["host"] for result in self.results}), "machines")
+        sizes = [save["bytes"] for save in self.results[0]["checkpoints"]]
+        saved = quantity(max(sizes, default=0) / 1e6, "MB")
+        ranks = f"{quantity(len(self.results), 'ranks')} ({devices}) on {machines}"
+        return f"{ranks}, checkpoints of {saved}. Larger ones were not tested"
 
     @property
     def least_wrong_distance(self) -> float:

@@ -37,6 +37,11 @@ SCENARIOS = [
         changes={"stall": COMMIT_STALL},
     ),
     FaultScenario(
+        name="node-killed",
+        summary="SIGKILL in a step of all ranks of one node at once",
+        faults=(Fault("begin", 7, whole_node=True),),
+    ),
+    FaultScenario(
         name="stopped-not-killed",
         summary="SIGSTOP in a step: no socket closes, so only a missing heartbeat shows the stop",
         faults=(Fault("begin", 7, signal.SIGSTOP),),

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.criterion("RESTART")
 
 
 @pytest.mark.parametrize(
-    "scenario", scenarios.params_by_tier(scenarios.SCENARIOS, quick=1, standard=4)
+    "scenario", scenarios.params_by_tier(scenarios.SCENARIOS, quick=1, standard=5)
 )
 @pytest.mark.keeps_gang
 def test_killed_run_resumes_as_if_never_killed(
@@ -60,9 +60,8 @@ def test_a_run_can_be_repeated(cluster, original, measure):
     original.ensure_reference_run(cluster, measure)
     scenarios.control_wrong_resume(original, measure)
     judge.judge_repeat(original, measure)
-    config = original.config
-    shape = f"{config.steps} steps of a model of width {config.dim}"
-    measure.covered(f"{shape}, twice by the same ranks: once with saves and once without")
+    measure.covered(f"{original.steps} steps by the same ranks, once with saves and once without")
+    measure.covered(original.describe())
 
 
 @pytest.mark.tier("standard")
@@ -154,7 +153,7 @@ def test_a_punished_run_is_the_run_never_killed(cluster, workplace, long_origina
         measure.note("ettr", faulted_run.ettr(run), "ratio", on=f"run {number}")
     scenarios.control_leaked_group(cluster, cluster.gang(1, name=GANG_NAME), measure)
     times = f"{ranks.count_kills(runs)} kills in {len(runs)} runs"
-    measure.covered(f"{ranks.SUMMARY}: {times}, seed {seed}")
+    measure.covered(f"{ranks.SUMMARY}: {times}, seed {seed}; {long_original.describe()}")
     errors = [injector.error for injector in ranks.injectors_of(runs) if injector.error]
     if errors:
         measure.covered(f"seatrial could not inject {len(errors)} of the kills: {errors[0]}")

@@ -206,6 +206,12 @@ RESTART = [
          {"saves_refused", "saved_after"}, scenario="full_disk"),
 ]  # fmt: skip
 
+RESTART_OF_PAIRS = [
+    Case("one-at-a-time", {"RESTART-ATTEMPTS"}, [], ["ranks 2, 3 died on node1; ranks [2, 3] were"],
+         {"attempts"}, scenario="node-killed"),
+    Case("one-at-a-time", near=("RESTART.outcome", "RESTART.attempts"), scenario=TWICE),
+]  # fmt: skip
+
 JOB_FAMILIES: dict[str, tuple[Family, list[Case]]] = {
     "guides": (
         Family("LAUNCH", "guides", [LAUNCH], plugin="faulty_guide", suspected=are_all_of,
@@ -231,5 +237,10 @@ JOB_FAMILIES: dict[str, tuple[Family, list[Case]]] = {
         Family("RESTART", "restart", ["probes/restart", "--tier", "soak"], plugin="faulty_run",
                suspected=are_some_of, also=(is_alone, leaves_nothing)),
         RESTART,
+    ),
+    "restart-pairs": (
+        Family("RESTART", "restart", ["probes/restart", "--tier", "standard"], PAIRS,
+               plugin="faulty_run", suspected=are_some_of, also=(is_alone, leaves_nothing)),
+        RESTART_OF_PAIRS,
     ),
 }  # fmt: skip

@@ -54,8 +54,8 @@ BUDGET = {
     "probes/environment": 836,  # boards without NVLink; what slows or hangs every job
     # NVLink by domain; ports on which RDMA alone passes.
     "probes/fabric": 3766,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
-    "probes/faults": 325,
-    "probes/gang": 2060,  # strategies on one ordered node
+    "probes/faults": 337,
+    "probes/gang": 2062,  # strategies on one ordered node
     "probes/hosts": 5316,  # what a contract agrees on is a note; which Xids follow a kill
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
@@ -64,7 +64,7 @@ BUDGET = {
     "probes/launch": 2533,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
     "probes/nccl": 2282,  # GPUDirect on EFA by GPU; forms of lines, phrases and texts are tables
-    "probes/restart": 1588,  # copies of checkpoints are links
+    "probes/restart": 1601,  # copies of checkpoints are links
     # Groups of nodes behind one crowded uplink have one place.
     "probes/scaling": 950,  # MFU of each GPU model; where it cannot be proven, only its data
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from reference_trainer.checkpoint import save as saving
 from reference_trainer.checkpoint import select as choosing
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch import launchers, supervisor
-from reference_trainer.launch.gang import Gang
+from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.supervisor import Timeouts
 from reference_trainer.manifest import CheckpointError
 from reference_trainer.telemetry.event_log import EventLog
@@ -259,6 +259,18 @@ def reuses_its_gang() -> None:
     setattr(Gang, "remove", keep)  # noqa: B010  (as above)
 
 
+def one_at_a_time() -> None:
+    """Replaces one lost rank; ranks that are lost at once end the job."""
+    replace_workers = Gang.replace_workers
+
+    def replace_one(self: Gang, lost: Sequence[int]) -> list[int]:
+        if len(lost) > 1:
+            raise GangError(f"ranks {list(lost)} were lost at once")
+        return replace_workers(self, lost)
+
+    setattr(Gang, "replace_workers", replace_one)  # noqa: B010  (as above)
+
+
 FAULTS: dict[str, Callable[[], None]] = {
     "none": lambda: None,
     **{f"forgets-{what}": forgets(what) for what in ("rng", "data", "optimizer", "peer", "all")},
@@ -283,4 +295,5 @@ FAULTS: dict[str, Callable[[], None]] = {
     "no-heartbeat": supervised(timeout=75, timeouts=Timeouts(answer=1e6, step=1e6)),
     "keeps-its-gang": keeps_its_gang,
     "reuses-its-gang": reuses_its_gang,
+    "one-at-a-time": one_at_a_time,
 }

@@ -95,7 +95,7 @@ def test_a_rank_that_restart_kills(
     fault = ProcessFault(tmp_path, 1, Fault("", signum=signum))
 
     def kill() -> tuple[bool, float]:
-        args = child.pid, start_ticks(child.pid), tmp_path, 1, fault.fault
+        args = [(child.pid, start_ticks(child.pid))], tmp_path, 1, fault.fault
         answer = ProcessAgent().wait_and_signal(*args)
         driver.report("id1", 137)
         return answer

@@ -67,7 +67,8 @@ def results(first: int = 1, last: int = 10, ranks: int = 2) -> list[dict[str, An
 def original() -> ReferenceRun:
     """A run that nobody killed."""
     run = ReferenceRun(Path("/nowhere"))
-    run.results = results()
+    place = {"host": "node0", "device_name": "CPU", "checkpoints": [{"step": 8, "bytes": 352_000}]}
+    run.results = [{**result, **place} for result in results()]
     return run
 
 
@@ -317,11 +318,20 @@ def test_a_run_that_met_a_full_disk_computes_as_before(step: int) -> None:
     assert f"step {step}" in result.findings[0].statement
 
 
+def test_a_run_says_its_size_devices_and_machines() -> None:
+    run = original()
+    run.results[1] |= {"host": "node1", "device_name": "NVIDIA H200"}
+    said = "2 ranks (CPU, NVIDIA H200) on 2 machines, checkpoints of 0.352 MB."
+    assert run.describe() == f"{said} Larger ones were not tested"
+    run.results[0]["checkpoints"] = []
+    assert "checkpoints of 0 MB" in run.describe()
+
+
 @pytest.mark.parametrize("committed", [[], [8]])
 def test_a_disk_that_was_not_full_is_noticed(committed: list[int]) -> None:
     run = original()
     run.results[0]["unsaved"] = []
-    run.results[0]["checkpoints"] = [{"step": step} for step in [4, *committed, 10]]
+    run.results[0]["checkpoints"] = [{"step": step, "bytes": 1} for step in [4, *committed, 10]]
     (control,) = judged(lambda measure: control_roomy_disk(run, measure)).controls
     assert control.caught is True
     assert control.proves == ["saves_refused", "saved_after"]
