@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from probes.check.judging import plant, worst_of
@@ -14,21 +16,13 @@ from probes.contract.contract import ClusterTerms
 from probes.environment.checks import has_no_nvlink
 from probes.environment.collect import gpu_models, read_settings
 from probes.fabric import criterion as check
-from probes.fabric import judge, links, node_pairs, speeds
+from probes.fabric import judge, links, node_pairs, speeds, sweep
 from probes.fabric.addresses import DOCTORED_BYTES, DoctoredPort
 from probes.fabric.detect import wrong_data
 from probes.fabric.judge import FabricRig
 from probes.fabric.node_pairs import BadSender, InsideSpeeds, PairSearch, first_rail, run_few_pairs
 from probes.fabric.reach import FabricNodes, ReachabilityResult, judge_reach
-from probes.fabric.sweep import (
-    CHECK_SIZE,
-    SweepResult,
-    check_ops,
-    gang_env,
-    highest,
-    lowest,
-    run_sweep,
-)
+from probes.fabric.sweep import CHECK_SIZE, SweepResult, check_ops, highest, lowest
 from probes.fabric.transport import RankLogs
 from probes.findings import join_names
 from reference_trainer.launch.gang import Gang, GangError
@@ -138,21 +132,31 @@ def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) 
             rig.measure.control(check.SLOW_INSIDE, fault, None, saw=node_pairs.UNLIKE)
         return
     victim = [*inside.shares()][-1]
-    ranks = [rank for rank, node in enumerate(run.rank_nodes) if node == victim]
-    factor = OPERATIONS["all_reduce"].factor(len(ranks))
     agreed = lowest(rig.measure, check.ALL_REDUCE_INSIDE_NODE)
-    speed = min(inside.busbw[victim], agreed or math.inf) * 1e9
-    delay_s = INSIDE_SLOWED_BY * MESSAGE_BYTES[run.backend] * factor / speed if speed else 1.0
+    speed = min(inside.busbw[victim], agreed or math.inf)
+    fault, measure_late = _delay_inside(rig.gang, run.rank_nodes, victim, speed, run.backend)
 
     def judge_fault(trial: Trial) -> bool:
-        found = node_pairs.measure_inside(rig.gang, run.rank_nodes, (ranks[-1], delay_s))
-        found = replace(found, models=inside.models)
+        found = replace(measure_late(), models=inside.models)
         node_pairs.judge_inside(found, trial)
         return worst_of(found.shares(), min)[0] == victim
 
-    fault = f"rank {ranks[-1]} on {victim} begins each all-reduce {quantity(delay_s, 's', 2)} late"
     without = set() if agreed else {check.ALL_REDUCE_INSIDE_NODE}
     plant(rig.measure, check.SLOW_INSIDE, fault, judge_fault, without=without)
+
+
+def _delay_inside(
+    gang: Gang, rank_nodes: list[str], victim: str, speed: float, backend: str
+) -> tuple[str, Callable[[], InsideSpeeds]]:
+    """Return the fault of a victim whose last rank is late, and what measures all nodes with it.
+
+    The delay follows from the GB/s that the node must show without it.
+    """
+    ranks = [rank for rank, node in enumerate(rank_nodes) if node == victim]
+    sent = MESSAGE_BYTES[backend] * OPERATIONS["all_reduce"].factor(len(ranks))
+    delay_s = INSIDE_SLOWED_BY * sent / (speed * 1e9) if speed else 1.0
+    fault = f"rank {ranks[-1]} on {victim} begins each all-reduce {quantity(delay_s, 's', 2)} late"
+    return fault, partial(node_pairs.measure_inside, gang, rank_nodes, (ranks[-1], delay_s))
 
 
 def control_slow_node(
@@ -168,16 +172,14 @@ def control_slow_node(
         saw = "no speed inside the node is agreed" if inside.busbw else "the node has one rank"
         rig.measure.control(check.SLOW_NODE, fault, None, saw=saw)
         return
-    (node, speed), late = next(iter(inside.busbw.items())), len(rank_nodes) - 1
-    sent = MESSAGE_BYTES[backend] * OPERATIONS["all_reduce"].factor(len(rank_nodes))
-    delay_s = INSIDE_SLOWED_BY * sent / (min(speed or limit, limit) * 1e9)
+    ((node, speed),) = inside.busbw.items()
+    late = _delay_inside(rig.gang, rank_nodes, node, min(speed or limit, limit), backend)
+    fault, measure_late = late
 
     def judge_fault(trial: Trial) -> bool:
-        found = node_pairs.measure_inside(rig.gang, rank_nodes, (late, delay_s))
-        node_pairs.judge_inside(found, trial, alone=True)
+        node_pairs.judge_inside(measure_late(), trial, alone=True)
         return any(node in one.suspects for one in trial.findings)
 
-    fault = f"rank {late} on {node} begins each all-reduce {quantity(delay_s, 's', 2)} late"
     plant(rig.measure, check.SLOW_NODE, fault, judge_fault)
 
 
@@ -221,14 +223,13 @@ def control_doctored_counters(rig: FabricRig, fabric: dict[str, str]) -> None:
     grown = rig.watch.growth(fabric, victim)
     uncounted = links.is_left_out(rig.measure, check.LINK_CHANGES)
     lost = "a lost carrier, and " * (not uncounted)
-    plant(
-        rig.measure,
-        check.DOCTORED_COUNTERS,
-        f"the ports of {victim} report {lost}errors in 1 % of packets",
-        lambda trial: links.judge_ports(grown, fabric, trial),
-        without=[check.LINK_CHANGES] * uncounted,
-        suspects=[victim],
-    )
+
+    def judge_fault(trial: Trial) -> None:
+        links.judge_ports(grown, fabric, trial)
+
+    fault = f"the ports of {victim} report {lost}errors in 1 % of packets"
+    without, row = [check.LINK_CHANGES] * uncounted, check.DOCTORED_COUNTERS
+    plant(rig.measure, row, fault, judge_fault, without=without, suspects=[victim])
 
 
 def control_doctored_rails(rig: FabricRig, run: SweepResult) -> None:
@@ -287,19 +288,19 @@ def control_off_fabric(rig: FabricRig, normal: SweepResult | None, logs: RankLog
 def run_off_fabric(rig: FabricRig, logs: RankLogs) -> tuple[SweepResult, PairSearch]:
     """Run a sweep of one size, and a pair of nodes, in an environment that leaves the fabric."""
     management, cluster, few = rig.terms.management, logs.cluster, 2
-    environment: dict[str, str | None] = {**gang_env(logs), "NCCL_NET": "Socket"}
+    environment: dict[str, str | None] = {**sweep.gang_env(logs), "NCCL_NET": "Socket"}
     if cluster.on_gpu:
         environment["NCCL_SOCKET_IFNAME"] = LEADING
     if management:
         environment |= {"GLOO_SOCKET_IFNAME": management, "NCCL_SOCKET_IFNAME": f"={management}"}
     names = cluster.node_names
     if not cluster.on_gpu:
-        run = run_sweep(rig.gang, names, logs, rig.terms.fabric, environment, CHECK_SIZE)
+        run = sweep.run_sweep(rig.gang, names, logs, rig.terms.fabric, environment, CHECK_SIZE)
         rail = first_rail(rig.gang, names)
         return run, run_few_pairs(rig.gang, rail, few, environment=environment)
     rig.gang.remove()  # NCCL reads its environment once per process
     with cluster.gang(environment=environment) as fresh_gang:
-        run = run_sweep(fresh_gang, names, logs, rig.terms.fabric, only=CHECK_SIZE)
+        run = sweep.run_sweep(fresh_gang, names, logs, rig.terms.fabric, only=CHECK_SIZE)
         return run, run_few_pairs(fresh_gang, first_rail(fresh_gang, names), few)
 
 
@@ -331,12 +332,9 @@ def unjudged_off_fabric(rig: FabricRig, trial: Trial, slower: bool | None) -> se
 def control_other_witness(rig: FabricRig, normal: SweepResult, forced: SweepResult) -> None:
     """Check that the normal run's bytes contradict the library's report of the forced run."""
     mixed = replace(normal, library=forced.library)
-    plant(
-        rig.measure,
-        check.OTHER_REPORT,
-        "the report of NCCL (or gloo) is replaced by that of an all-reduce on another network",
-        lambda trial: judge.judge_transport(mixed, rig.terms.fabric, trial),
-    )
+    judge_fault = partial(judge.judge_transport, mixed, rig.terms.fabric)
+    fault = "the report of NCCL (or gloo) is replaced by that of an all-reduce on another network"
+    plant(rig.measure, check.OTHER_REPORT, fault, judge_fault)
 
 
 def forced_path_observed(run: SweepResult, terms: ClusterTerms) -> bool:
@@ -413,13 +411,9 @@ def control_harmful_setting(cluster: Cluster, fabric: str | None, measure: Recor
         harmful = [flag for flag in flags if flag.severity == "fail"]
         return any(flag.variable == variable and victim["name"] in flag.nodes for flag in harmful)
 
-    plant(
-        measure,
-        check.HARMFUL_VARIABLE,
-        f"{variable}={HARMFUL[variable]} is set on {victim['name']}",
-        judge_fault,
-        unable="" if victim["id"] in found else f"{victim['name']} does not answer",
-    )
+    fault = f"{variable}={HARMFUL[variable]} is set on {victim['name']}"
+    unable = "" if victim["id"] in found else f"{victim['name']} does not answer"
+    plant(measure, check.HARMFUL_VARIABLE, fault, judge_fault, unable=unable)
 
 
 def read_doctored_settings(doctored: bool) -> dict[str, Any]:

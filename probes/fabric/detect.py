@@ -15,7 +15,7 @@ from probes.findings import MAX_NAMES, describe_most, finding, join_names
 from reports.groups import group_pairs
 from reports.numbers import quantity
 from reports.record import Finding
-from scaling.collectives.fault_search import FaultSearchResult, Link, attribute_slow_links
+from scaling.collectives.fault_search import ALIKE, FaultSearchResult, Link, attribute_slow_links
 
 WAY_TEXT = {"sends": "when it sends", "receives": "when it receives", "both": "both ways"}
 MAX_WARN = 3  # doubtful settings listed in one sentence
@@ -223,11 +223,8 @@ def find_slow_ports(
     """
     findings, rest = [], found
     blamed = {*found.slow_nodes, *(port for link in found.slow_links for port in link)}
-    slow_rails = [
-        rail
-        for rail in rails
-        if is_slow_everywhere(rail, found) and not blamed.isdisjoint(rail.ports)
-    ]
+    blamed_rails = [rail for rail in rails if not blamed.isdisjoint(rail.ports)]
+    slow_rails = [rail for rail in blamed_rails if is_slow_everywhere(rail, found)]
     if len(slow_rails) < len(rails):
         for rail in slow_rails:
             links = [speed for (a, _), speed in found.speeds.items() if a in rail.ports]
@@ -237,7 +234,9 @@ def find_slow_ports(
             findings.append(finding("FAB-SLOW-LINK", message, nodes, names=names))
             rest = without_ports(rest, rail.ports)
     for node, way in slow_nodes(rest, rails).items():
-        findings += find_slow_links(_as_node(rest, node, way), when)
+        # The node is one, and only it is slow.
+        as_node = replace(rest, slow_nodes={node: way}, slow_links=[])
+        findings += find_slow_links(replace(as_node, speeds=least_by_nodes(rest.speeds)), when)
         rest = without_ports(rest, [port for port in rest.slow_nodes if node_of(port) == node])
     return findings + find_slow_links(rest, when)
 
@@ -287,13 +286,8 @@ def only_at_once(at_once: FaultSearchResult, *others: FaultSearchResult) -> Faul
     return at_once
 
 
-def _as_node(found: FaultSearchResult, node: str, way: str) -> FaultSearchResult:
-    """Return a search in which the ports of a node are one, and only it is slow."""
-    speeds = least_by_nodes(found.speeds)
-    return replace(found, speeds=speeds, slow_nodes={node: way}, slow_links=[])
-
-
 MIN_CROWD = 2  # pairs that must be slow together before their common path is blamed
+MOST_ALONE = 0.8  # of pairs tried alone: as many of a node's links are slow before it is blamed
 
 
 def by_number(name: str) -> tuple[int, str]:
@@ -371,27 +365,55 @@ def uplink_finding(
     return finding("FAB-SLOW-UPLINK", message, [node for leaf in smaller for node in leaf])
 
 
+def find_crowd(
+    found: FaultSearchResult, alone: Mapping[Link, float]
+) -> tuple[list[Finding], FaultSearchResult]:
+    """Name a crowded uplink, if there is one; return the search without the links it explains."""
+    crowded = crowded_links(found, alone)
+    findings = [crowd_finding(found, alone, crowded)] if crowded else []
+    return findings, without_links(found, crowded)
+
+
 def crowded_links(found: FaultSearchResult, alone: Mapping[Link, float]) -> list[Link]:
     """List slow links that are fast when no other pair sends: what they share is full.
 
-    Not all may have been measured alone.  If all that were are fast, the others count as crowded.
+    If most that were measured alone are fast, those that were not count as crowded, and so do those
+    that were faster alone: one try may be slow by chance.
     """
-    tried = [link for link in found.slow_links if link in alone]
-    fast = [link for link in tried if alone[link] >= found.limit]
-    crowded = found.slow_links if fast and len(fast) == len(tried) else fast
-    pairs = {frozenset(link) for link in fast}
-    return [*crowded] if len(pairs) >= MIN_CROWD else []
+    fast = {link for link in found.slow_links if alone.get(link, 0.0) >= found.limit}
+    crowded, tried = fast, [link for link in found.slow_links if link in alone]
+    if len(fast) >= MOST_ALONE * len(tried):
+        as_slow = {link for link in tried if alone[link] * ALIKE <= found.speeds[link]}
+        crowded = {*found.slow_links} - (as_slow - fast)
+    pairs = {frozenset(map(node_of, link)) for link in fast}
+    return [link for link in found.slow_links if link in crowded] if len(pairs) >= MIN_CROWD else []
 
 
 def crowd_finding(
     found: FaultSearchResult, alone: Mapping[Link, float], links: Sequence[Link]
 ) -> Finding:
-    """Name the pairs of nodes that are slow together and fast alone."""
-    pairs = list(dict.fromkeys(tuple(sorted(link)) for link in links))
+    """Name the pairs of nodes that are slow together and fast alone.
+
+    If both ends of the pairs are nodes in a row, the two groups are named, as `n0 to n31`.
+    """
+    pairs = list(dict.fromkeys(tuple(sorted(map(node_of, link), key=by_number)) for link in links))
     together = quantity(min(found.speeds[link] for link in links), "GB/s")
     single = quantity(min(alone[link] for link in links if link in alone), "GB/s")
-    names = join_names(f"{a} and {b}" for a, b in pairs)
     message = f"{len(pairs)} pairs of nodes are slow when they send at once: {together}. "
-    message += f"One pair alone: {single}. Pairs: {names}"
-    nodes = {node_of(node) for link in links for node in link}
-    return finding("FAB-SLOW-UPLINK", message, sorted(nodes, key=by_number))
+    message += f"One pair alone: {single}. "
+    everyone = sorted({*map(node_of, chain(*found.speeds))}, key=by_number)
+    ends = [sorted({*end}, key=by_number) for end in zip(*pairs, strict=True)]
+    groups = [name_runs(end, everyone) for end in ends]
+    if len(pairs) > MAX_NAMES >= sum(map(len, groups)):
+        message += "Groups, one at each end: " + "; ".join(map(", ".join, groups))
+        return finding("FAB-SLOW-UPLINK", message, [*chain(*groups)], names={"node": ends[0][0]})
+    message += f"Pairs: {join_names(f'{a} and {b}' for a, b in pairs)}"
+    return finding("FAB-SLOW-UPLINK", message, sorted({*chain(*pairs)}, key=by_number))
+
+
+def name_runs(nodes: Iterable[str], everyone: Sequence[str]) -> list[str]:
+    """Name nodes, three in a row and more as `n0 to n31`; both are in order."""
+    places = {node: place for place, node in enumerate(everyone)}
+    runs = group_pairs((places[node] - at, node) for at, node in enumerate(nodes)).values()
+    named = ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run for run in runs)
+    return [*chain.from_iterable(named)]

@@ -298,11 +298,8 @@ def judge_pairs(
         measure.covered(f"{quantity(more, 'ranks')} took no part in the test of links: {reason}")
     nodes, least = list(run.sent), least_by_nodes(pairs.speed.speeds)
     places = {node: place for place, node in enumerate(nodes)}
-    cells = [
-        (places[a], places[b], gbs)
-        for (a, b), gbs in sorted(least.items())
-        if {a, b} <= places.keys()
-    ]
+    known = [(link, gbs) for link, gbs in sorted(least.items()) if {*link} <= places.keys()]
+    cells = [(places[a], places[b], gbs) for (a, b), gbs in known]
     measure.series("pairs", {"nodes": nodes, "cells": cells, "typical": pairs.speed.typical})
 
 
@@ -336,7 +333,8 @@ def judge_rails_at_once(pairs: PairSearch, at_once: FaultSearchResult, measure: 
     judged = dataclasses.replace(at_once, typical=alone)
     share = judge_slowest_pair(judged, measure, ", all rails at once")
     new = detect.only_at_once(at_once, pairs.speed, pairs.lossy)
-    findings = detect.find_slow_ports(new, pairs.rails, detect.AT_ONCE)
+    crowd, new = detect.find_crowd(new, pairs.speed.speeds)
+    findings = crowd + detect.find_slow_ports(new, pairs.rails, detect.AT_ONCE)
     fails = share is not None and measure.would_fail(check.SLOWEST_PAIR, share)
     if fails and at_once.typical < node_pairs.MIN_RATIO * alone:
         findings = [detect.find_shared_rails(at_once, pairs)]
@@ -464,7 +462,7 @@ def find_bad_nodes(
     links.judge_stalls(run, located, measure)
     links.judge_link_stalls(pairs.stalls, located, measure)
     off = judge_pair_networks(rig, run, pairs)
-    slow = explain_uplinks(rig, links.unexplained(pairs, off), pairs.alone)
+    slow = explain_uplinks(measure, links.unexplained(pairs, off), pairs.alone)
     judge_pairs(pairs, slow, run, measure)
     record_paths(pairs, rig.before, measure)
     judge_pair_data(rig, run, pairs, wrong)
@@ -567,15 +565,14 @@ def search_leaves(rig: FabricRig, groups: NodeGroupsResult) -> list[list[str]]:
 
 
 def explain_uplinks(
-    rig: FabricRig, slow: FaultSearchResult, alone: Mapping[Link, float]
+    measure: Recorder, slow: FaultSearchResult, alone: Mapping[Link, float]
 ) -> FaultSearchResult:
     """Name slow and crowded uplinks; return the search without the links that they explain."""
     if leaves := detect.find_leaves(slow):
-        rig.measure.explain([detect.uplink_finding(slow, leaves)])
+        measure.explain([detect.uplink_finding(slow, leaves)])
         slow = detect.without_leaves(slow, leaves)
-    if crowded := detect.crowded_links(slow, alone):
-        rig.measure.explain([detect.crowd_finding(slow, alone, crowded)])
-        slow = detect.without_links(slow, crowded)
+    crowd, slow = detect.find_crowd(slow, alone)
+    measure.explain(crowd)
     return slow
 
 

@@ -42,12 +42,8 @@ def read_driver_counters(interface: str) -> dict[str, int]:
             reply = _ask(sock, interface, struct.pack("II", GSTATS, count) + bytes(8 * count))
     except OSError:  # no such interface, no such counters, or no right to read them
         return {}
-    values = struct.unpack_from(f"{count}Q", reply, 8)
-    return {
-        name: value
-        for name, value in zip(names, values, strict=True)
-        if any(word in name for word in TELLING)
-    }
+    counts = zip(names, struct.unpack_from(f"{count}Q", reply, 8), strict=True)
+    return {name: value for name, value in counts if any(word in name for word in TELLING)}
 
 
 def _count(sock: socket.socket, interface: str) -> int:
@@ -213,11 +209,8 @@ def read_rdma_packets(ports: Sequence[Path]) -> dict[str, Any] | None:
 
 def _packets_sent(port: Path) -> Count:
     packets = [_read(port / name) for name in RDMA_PACKETS]
-    by_bytes = [
-        count * unit // RDMA_MTU
-        for name, unit in RDMA_BYTES
-        if (count := _read(port / name)) is not None
-    ]
+    sizes = [(_read(port / name), unit) for name, unit in RDMA_BYTES]
+    by_bytes = [count and count * unit // RDMA_MTU for count, unit in sizes]
     return next((count for count in [*packets, *by_bytes] if count is not None), None)
 
 

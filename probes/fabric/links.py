@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from probes.check.judging import judge_or_explain
@@ -22,7 +23,7 @@ from probes.fabric.link_counters import (
 )
 from probes.fabric.node_pairs import PairSearch
 from probes.fabric.sweep import SweepResult, highest
-from probes.findings import finding, join_names, name_port
+from probes.findings import MAX_NAMES, finding, join_names, name_port
 from reports.measurement import title_of
 from reports.numbers import percent, quantity
 from reports.record import Finding
@@ -236,6 +237,11 @@ def find_loss(
         ways = "sends and receives" if way == "both" else way
         message = f"{node} loses {_range(shares)} of the packets that it {ways}"
         findings.append(finding("FAB-LOSS", message, suspects([node])))
+    if len(lossy.slow_links) > MAX_NAMES:
+        message = f"{len(lossy.slow_links)} links between nodes lose {_range(bad.values())} of the "
+        message += f"packets: {join_names(map(' -> '.join, lossy.slow_links))}"
+        named = suspects(map(node_of, chain(*lossy.slow_links)))
+        return [*findings, finding("FAB-LOSS", message, named[:MAX_NAMES])]
     for a, b in lossy.slow_links:
         message = f"{a} -> {b}: {_range([bad.get((a, b), 0.0)])} of the packets are lost"
         names = {"peer": node_of(b)}

@@ -13,7 +13,7 @@ from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder
 from probes.cluster.network_facts import interfaces_of, join_fabric
 from probes.fabric import criterion as check
-from probes.fabric.addresses import RailRanks, find_rails, ranks_by_node
+from probes.fabric.addresses import RailRanks, find_rails, node_of, port_name, ranks_by_node
 from probes.fabric.link_counters import (
     SOUND_LOSS,
     LinkReader,
@@ -94,16 +94,14 @@ def run_pair_search(
     direction separately.  A link that loses more than `max_lost` of its packets is lossy.
 
     Up to 8 nodes (7 rounds), or with the `full` matrix (n - 1 rounds), every pair meets.  Otherwise
-    two or three rounds find bad nodes, or those of `first`.
+    a far, a near and maybe two more rounds find bad nodes, or those of `first`.
     """
     rails = rails or [first_rail(gang, node_names)]
     single = _Meetings(gang, rails, max_lost)
     if len(rails) == 1 or not at_once:
         return _search(single, full, first)
     together = _Meetings(gang, rails, max_lost, is_at_once=True)
-    ports = [[*rail.ports] for rail in rails]
-    matrix = together.matrix(full)
-    all_rails = search_rails(ports, together.measure_speed, matrix, MIN_RATIO, first=first)
+    all_rails = together.search_slow(full, first)
     one_rail = single.measure_base()
     single.trust(together)
     found = _search(single, full, first)
@@ -139,9 +137,9 @@ def run_few_pairs(
 def _search(
     meetings: _Meetings, full: bool = False, first: list[list[Pair]] | None = None
 ) -> PairSearch:
-    ports, matrix = [[*rail.ports] for rail in meetings.rails], meetings.matrix(full)
-    speed = search_rails(ports, meetings.measure_speed, matrix, MIN_RATIO, meetings.typical, first)
+    speed = meetings.search_slow(full, first)
     # The search for lossy links uses the same meetings: pairs are not measured again for it.
+    ports, matrix = [[*rail.ports] for rail in meetings.rails], meetings.matrix(full)
     lossy = search_rails(ports, meetings.measure_loss, matrix, first=first)
     found = meetings
     alone = {} if meetings.is_control else meetings.measure_alone(speed.slow_links)
@@ -189,6 +187,12 @@ class _Meetings:
     def matrix(self, full: bool) -> bool:
         """Return whether every pair meets."""
         return full or max(len(rail.ports) for rail in self.rails) <= 8
+
+    def search_slow(self, full: bool, first: list[list[Pair]] | None) -> FaultSearchResult:
+        """Search slow links, first with the rounds of `first` if there are any."""
+        ports, matrix = [[*rail.ports] for rail in self.rails], self.matrix(full)
+        how = matrix, MIN_RATIO, self.typical, first, None if matrix else self.measure_alone
+        return search_rails(ports, self.measure_speed, *how)
 
     def measure_speed(self, rounds: list[list[Pair]]) -> dict[Link, float]:
         """Let these pairs meet, if need be; return the GB/s of each of their links."""
@@ -265,14 +269,23 @@ class _Meetings:
     def measure_alone(self, links: list[Link]) -> dict[Link, float]:
         """Measure the pairs of these links again, one after the other; GB/s by link.
 
-        At most MAX_ALONE pairs: they show whether slow links are slow by themselves.
+        At most MAX_ALONE pairs: they show whether slow links are slow by themselves.  All rails at
+        once: those of the two nodes.
         """
         pairs = list(dict.fromkeys((min(link), max(link)) for link in links))[:MAX_ALONE]
         if len(pairs) < 2:
             return {}
         before, self.speeds = self.speeds, {}
-        alone = self.measure_speed([[pair] for pair in pairs])
-        self.speeds = before
+        if self.is_at_once:
+            nodes = dict.fromkeys((node_of(a), node_of(b)) for a, b in pairs)
+            names = [rail.name for rail in self.rails]
+            rounds = [
+                [(port_name(name, a), port_name(name, b)) for name in names] for a, b in nodes
+            ]
+            self._meet(rounds, (BOTH_WAYS,))
+        else:
+            self.measure_speed([[pair] for pair in pairs])
+        alone, self.speeds = self.speeds, before
         return alone
 
     def _split(self, pairs: list[Pair]) -> list[list[Pair]]:
@@ -478,7 +491,7 @@ def measure_inside(
 
 
 def judge_inside(inside: InsideSpeeds, measure: Recorder, *, alone: bool = False) -> None:
-    """Judge the slowest node by the others, and each by the agreed figure if there is one.
+    """Judge the slowest node as a share of a typical one, and each by the agreed figure, if any.
 
     `alone`: one node was ordered, so that figure decides alone, and must be there.
     """
@@ -490,9 +503,13 @@ def judge_inside(inside: InsideSpeeds, measure: Recorder, *, alone: bool = False
         return
     measure(check.WRONG_ELEMENTS, sum(inside.wrong.values()), on="all-reduce inside nodes")
     if not alone:
-        judge_against_others(inside, measure)
-        lone = [node for node in inside.busbw if node not in inside.shares()]
-        if lone and inside.shares() and not is_agreed(measure, name):
+        shares, against = inside.shares(), check.ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS
+        where, share = min(shares.items(), key=lambda item: item[1], default=("cluster", None))
+        measure(
+            against, share, on=where, samples=len(shares) or None, note="" if shares else UNLIKE
+        )
+        lone = [node for node in inside.busbw if node not in shares]
+        if lone and shares and not is_agreed(measure, name):
             note = f"no other node has as many ranks and the same GPUs: agree on [FABRIC.{name}]"
             measure(f"{name}_against_others", None, on=join_names(lone), note=note)
     slowest, speed = min(inside.busbw.items(), key=lambda item: item[1])
@@ -505,16 +522,6 @@ def judge_inside(inside: InsideSpeeds, measure: Recorder, *, alone: bool = False
     left_out = f"; not in {join_names(inside.left_out)} (one rank)" if inside.left_out else ""
     nodes = quantity(len(inside.busbw), "nodes")
     measure.covered(f"all-reduce inside {nodes}{', all at once' * (not alone)}{left_out}")
-
-
-def judge_against_others(inside: InsideSpeeds, measure: Recorder) -> None:
-    """Judge the slowest node as a share of a typical one."""
-    shares, name = inside.shares(), check.ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS
-    if not shares:
-        measure(name, None, note=UNLIKE)
-        return
-    slowest, share = min(shares.items(), key=lambda item: item[1])
-    measure(name, share, on=slowest, samples=len(shares))
 
 
 def find_slow_inside(inside: InsideSpeeds, least: float, agreed: float | None) -> list[Finding]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
-from probes.cluster.network_facts import interfaces_of, port_bytes
+from probes.cluster.network_facts import counter_growth, interfaces_of, port_bytes
 from probes.cluster.node_facts import rdma_ports
 from probes.cluster.system_facts import RDMA_SYSFS
 from probes.environment.checks import admitted_facts, count_rails, nccl_ports, read_ib_hca
@@ -239,11 +239,9 @@ def rail_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 
     A rail that is gone has sent nothing.  None if a counter cannot be read.
     """
-    grown: dict[str, int | None] = {}
-    for name, port in before.items():
-        first, last = port["sent"], after[name]["sent"] if name in after else port["sent"]
-        grown[name] = None if first is None or last is None else max(0, last - first)
-    return grown
+    first = {name: port["sent"] for name, port in before.items()}
+    grown = counter_growth(first, {name: {**before, **after}[name]["sent"] for name in first})
+    return {name: count if count is None else max(0, count) for name, count in grown.items()}
 
 
 def rail_shares(sent: Mapping[str, int | None], count: int) -> dict[str, float]:

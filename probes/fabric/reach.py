@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -188,11 +188,8 @@ class FabricNodes:
             targets = {peer: doors.get(peer) for peer in peers[name]}
             arguments[name] = [address, targets, *(each[name] if each else [])]
         answered = self._on_each(connect, each=arguments, timeout=timeout_s)
-        return [
-            (a, b)
-            for a, b in list_pairs(self.names)
-            if not (answered[a].get(b) and answered[b].get(a))
-        ]
+        pairs = list_pairs(self.names)
+        return [(a, b) for a, b in pairs if not (answered[a].get(b) and answered[b].get(a))]
 
     def _on_each(
         self, function: Callable[..., Any], *arguments: Any, **more: Any
@@ -223,9 +220,8 @@ def fails_by_tcp_alone(reach: Mapping[str | None, ReachabilityResult]) -> bool:
     sends between neighbours alone, so it does not show that RDMA passes between them.
     """
     one = reach.get(RDMA)
-    if one is None or one.note:  # without addresses on these ports, Ray's network was tested
-        return False
-    if one.narrow or one.duplicates or one.dead:
+    # With a note, Ray's network was tested: these ports have no addresses.
+    if one is None or one.note or one.narrow or one.duplicates or one.dead:
         return False
     return bool(one.pairs) and len(one.pairs) == len(list_pairs(one.nodes))
 
@@ -269,17 +265,12 @@ def reach_series(reach: ReachabilityResult) -> dict[str, Any]:
     return {"nodes": reach.nodes, "cells": [(*pair, 0.0) for pair in sorted(blocked)]}
 
 
-def explain_duplicates(reach: ReachabilityResult) -> list[Finding]:
+def explain_duplicates(reach: ReachabilityResult) -> Iterator[Finding]:
     """Name the nodes whose address another machine also has."""
-    return [
-        finding(
-            "FAB-DUPLICATE-ADDRESS",
-            one.message + _port_text(reach, one.nodes[0]),
-            one.nodes,
-            names={"address": one.address, "interface": reach.ports.get(one.nodes[0])},
-        )
-        for one in reach.duplicates
-    ]
+    for one in reach.duplicates:
+        names = {"address": one.address, "interface": reach.ports.get(one.nodes[0])}
+        message = one.message + _port_text(reach, one.nodes[0])
+        yield finding("FAB-DUPLICATE-ADDRESS", message, one.nodes, names=names)
 
 
 def _port_text(reach: ReachabilityResult, node: str) -> str:

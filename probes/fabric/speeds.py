@@ -13,7 +13,7 @@ from probes.cluster.network_facts import RDMA
 from probes.fabric import criterion as check
 from probes.fabric import sweep
 from probes.fabric.addresses import ranks_by_node
-from probes.fabric.detect import by_number
+from probes.fabric.detect import by_number, name_runs
 from probes.fabric.judge import FabricRig
 from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, check_ops, gang_env, run_sweep
 from probes.fabric.transport import RankLogs
@@ -233,9 +233,7 @@ def find_domains(
 
 def name_domain(nodes: Sequence[str], everyone: Sequence[str]) -> str:
     """Name the NVLink of these nodes; both lists are in order."""
-    at = everyone.index(nodes[0])
-    is_run = len(nodes) > 2 and list(everyone[at : at + len(nodes)]) == list(nodes)
-    return f"NVLink of {f'{nodes[0]} to {nodes[-1]}' if is_run else join_names(nodes)}"
+    return f"NVLink of {join_names(name_runs(nodes, everyone))}"
 
 
 def measure_nvlink(rig: FabricRig, logs: RankLogs) -> None:

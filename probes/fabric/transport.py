@@ -140,16 +140,11 @@ def keep_logs(
     """
     findings = transport.report.findings if transport.report else []
     cited = {place.rpartition(":")[0] for item in findings for place in item.evidence}
-    kept = {
-        name: measure.keep(
-            name,
-            gzip.decompress(text).decode("utf-8", "backslashreplace"),
-            kind="log",
-            caption="NCCL's log of one rank",
-        )
-        for name, text in transport.logs.items()
-        if name in cited or not only_cited
-    }
+    kept = dict[str, str]()
+    for name, packed in transport.logs.items():
+        if name in cited or not only_cited:
+            text = gzip.decompress(packed).decode("utf-8", "backslashreplace")
+            kept[name] = measure.keep(name, text, kind="log", caption="NCCL's log of one rank")
     return [
         item.model_copy(update={"evidence": [_cite(place, kept) for place in item.evidence]})
         for item in findings

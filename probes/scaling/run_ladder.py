@@ -6,13 +6,14 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
 from probes.check.recorder import Recorder
 from probes.cluster.network_facts import counter_growth, join_fabric, main_device, read_counters
 from probes.contract.terms import ClusterTerms
-from probes.fabric.detect import find_slow_links
+from probes.fabric.detect import find_crowd, find_slow_links
 from probes.fabric.node_pairs import run_pair_search
 from probes.findings import finding
 from probes.scaling import criterion as check
@@ -384,12 +385,15 @@ def locate_slow_links(rig: LadderRig, ladder: Ladder, limit: Limit | None) -> La
         return ladder
     measure.progress("scaling: every pair of nodes, to find a slow link")
     try:
-        pairs = run_pair_search(rig.gang, rig.node_names).speed
+        found = run_pair_search(rig.gang, rig.node_names)
     except GangError as error:
         measure.covered(f"seatrial did not search for slow links: {error}")
         return ladder
-    measure.covered(f"seatrial searched for slow links: {pairs.coverage}")
-    places = [SlowLink(tuple(flag.suspects), flag.statement) for flag in find_slow_links(pairs)]
+    measure.covered(f"seatrial searched for slow links: {found.speed.coverage}")
+    crowd, pairs = find_crowd(found.speed, found.alone)
+    crowded = tuple(chain(*({*found.speed.slow_links} - {*pairs.slow_links})))
+    places = [SlowLink(crowded, one.statement, tuple(one.suspects)) for one in crowd]
+    places += [SlowLink(tuple(one.suspects), one.statement) for one in find_slow_links(pairs)]
     return replace(ladder, slow_links=places)
 
 

@@ -16,7 +16,7 @@ import math
 import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, chain, islice, zip_longest
@@ -30,6 +30,7 @@ Link = tuple[str, str]  # (sender, receiver)
 LinkEnd = tuple[str, str]  # (node, "sends" or "receives"): one direction of a node
 Item = TypeVar("Item")
 MeasurePairs = Callable[[list[list[Pair]]], Mapping[Link, float]]
+MeasureAlone = Callable[[list[Link]], Mapping[Link, float]]
 MeasureGroups = Callable[[list[list[str]]], Sequence[float]]
 
 MIN_EFFECT = 0.8  # minimum effect size: a speed of this share of typical is never slow
@@ -48,7 +49,18 @@ NODE_SLOW_SHARE = 0.8  # share of a node's links that must be slow to blame the 
 MIN_CHECKS = 2  # good nodes that check a suspect before it is blamed, if that many exist
 # With fewer nodes, all pairs need 7 rounds at most, and one round has too few pairs to compare.
 MIN_QUICK_NODES = 8
-MAX_FIRST_ROUNDS = 3  # first rounds before the search for a good node is given up
+FEW_ALONE = 4  # far pairs that show what one alone can do: `typical_speed` asks for two links
+
+
+# What the coverage says where not every pair met, and where near pairs are no measure of far ones.
+UNSEEN = (
+    "Links that were not tested are not judged. Near nodes in the order of addresses are taken for "
+    "nodes of one switch: where they are not, a narrow uplink can stay unseen"
+)
+OWN_PATHS = (
+    "Near nodes are not compared with far ones, whose pairs are slower alone too: near nodes may "
+    "share a host or NVLink, or uplinks are slow, which groups of nodes show"
+)
 
 
 @dataclass(frozen=True)
@@ -74,10 +86,10 @@ def search_faults(
     pair, by (sender, receiver). An entry that is missing or not a number is a failed meeting: 0
     GB/s. It is called several times, each time for the rounds that the results so far require.
 
-    The default search judges every node, but only the links that were measured. It needs 1
-    round if all is well, about 3 with bad nodes. `matrix` measures every pair and judges every
-    link. That takes n - 1 rounds, n if n is odd. With fewer than 8 nodes every pair is always
-    measured. Up to about a third of the nodes may be bad.
+    The default search judges every node, but only the links that were measured. It needs 2 rounds
+    if all is well, one of far and one of near pairs, and about 4 with bad nodes. `matrix` measures
+    every pair and judges every link. That takes n - 1 rounds, n if n is odd. With fewer than 8
+    nodes every pair is always measured. Up to about a third of the nodes may be bad.
 
     A link is slow if it is below MIN_EFFECT of the typical speed and also beyond the noise. Links
     are compared with each other, so a fault that all links share is not found. A node is blamed
@@ -95,18 +107,20 @@ def search_rails(
     effect: float = MIN_EFFECT,
     known: tuple[float, float] | None = None,
     first: list[list[Pair]] | None = None,
+    measure_alone: MeasureAlone | None = None,
 ) -> FaultSearchResult:
     """Search several rails as `search_faults` does one network; all are compared with each other.
 
     `rails` holds the ports of each rail, by a name of their own. Only ports of one rail meet. A
     round has the disjoint pairs of all rails, so a rail that is slow everywhere is found too.
     `known` is what `typical_speed` returns, where it does not follow from the first meetings.
-    `first` are the rounds that all meet, in place of the first ones.
+    `first` are the rounds that all meet, in place of the first ones. `measure_alone` measures links
+    while no other pair sends: it is asked where far pairs are slow alike (`judge_far_alone`).
     """
     ports = [port for rail in rails for port in rail]
     if duplicates := sorted(name for name, count in Counter(ports).items() if count > 1):
         raise ValueError(f"expected each node once, found twice: {', '.join(duplicates)}")
-    search = _Search([list(rail) for rail in rails], measure_pairs, effect, known)
+    search = _Search([list(rail) for rail in rails], measure_pairs, effect, known, measure_alone)
     every = matrix or search.rail_size < MIN_QUICK_NODES
     search.measure_first(plan_rounds(rails) if every else first)
     while schedule := search.suspect_round() or search.recheck_rounds():
@@ -117,14 +131,16 @@ def search_rails(
 def round_robin(items: Sequence[Item]) -> Iterator[list[tuple[Item, Item]]]:
     """Yield rounds of disjoint pairs in which each pair meets once: n - 1 rounds, n if n is odd.
 
-    Circle method: one item keeps its place, the others move on by one.
+    Circle method: one item keeps its place, the others move on by one.  The earlier item of a pair
+    is its first: all that cross an uplink then send the same way at once.
     """
     count = len(items)
     order = list(range(count + count % 2))  # if n is odd, the partner of the extra place rests
     half = len(order) // 2
     for _ in range(len(order) - 1 if count > 1 else 0):
         opposite = zip(order[:half], reversed(order[half:]), strict=True)
-        yield [(items[a], items[b]) for a, b in opposite if max(a, b) < count]
+        pairs = (sorted(pair) for pair in opposite)
+        yield [(items[a], items[b]) for a, b in pairs if b < count]
         order = [order[0], order[-1], *order[1:-1]]
 
 
@@ -132,6 +148,17 @@ def plan_rounds(rails: Sequence[Sequence[str]]) -> Iterator[list[Pair]]:
     """Yield the rounds in which each pair of a rail meets once, on all rails at the same time."""
     for rounds in zip_longest(*map(round_robin, rails), fillvalue=()):
         yield [pair for pairs in rounds for pair in pairs]
+
+
+def near_round(rails: Sequence[Sequence[str]]) -> list[Pair]:
+    """Pair each node with the next but one, in fours: nodes of one switch, if the order follows it.
+
+    All far pairs may cross one narrow uplink and be slow alike: a round of near pairs shows it. The
+    next node of all may be a virtual machine of the same host, whose bytes do not leave it. Up to
+    three nodes at the end rest.
+    """
+    pairs = (zip(rail[at::4], rail[at + 2 :: 4], strict=False) for rail in rails for at in (0, 1))
+    return [*chain.from_iterable(pairs)]
 
 
 def pack_rounds(pairs: Iterable[Pair]) -> list[list[Pair]]:
@@ -275,13 +302,16 @@ class _Search:
     measure_pairs: MeasurePairs
     effect: float
     known: tuple[float, float] | None = None
+    measure_alone: MeasureAlone | None = None
     speeds: dict[Link, float] = field(default_factory=dict)
     counts: Counter[Link] = field(default_factory=Counter)  # meetings of each link
+    pair_of: dict[Link, Pair] = field(default_factory=dict)  # of each link, as it met first
     checked_by: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     typical: float = 0.0
     limit: float = 0.0
     rounds: int = 0
     rechecks: int = 0
+    has_own_paths: bool = False
 
     def __post_init__(self) -> None:
         self.nodes = [node for rail in self.rails for node in rail]
@@ -289,21 +319,34 @@ class _Search:
         self.rail_size = max(map(len, self.rails), default=0)
 
     def measure_first(self, rounds: Iterable[list[Pair]] | None) -> None:
-        """Measure the first round, or these, and take the typical speed from them.
+        """Measure a far and a near round, or these, and take the typical speed from them.
 
         Later rounds would distort the typical speed, because suspects are over-represented
-        in them. If the first round proves no node good, up to MAX_FIRST_ROUNDS are
-        measured.
+        in them.
         """
-        first = ([pairs] for pairs in islice(plan_rounds(self.rails), MAX_FIRST_ROUNDS))
-        for batch in first if rounds is None else [list(rounds)]:
-            self.measure_rounds(batch)
-            found = typical_speed(self.speeds.values(), self.effect)
-            if self.known:  # of one round: all of its pairs may share what is slow
-                found = self.known if rounds is None else max(self.known, found)
-            self.typical, self.limit = found
-            if self.proven_good():
-                return
+        near = near_round(self.rails)
+        far_and_near = [*islice(plan_rounds(self.rails), 1), near]
+        self.measure_rounds(far_and_near if rounds is None else [*rounds])
+        self.take_typical(self.speeds.values())
+        self.judge_far_alone({link for pair in near for link in (pair, pair[::-1])})
+
+    def take_typical(self, speeds: Iterable[float]) -> None:
+        """Take the typical speed of these, or the known one: its pairs may share what is slow."""
+        found = typical_speed(speeds, self.effect)
+        self.typical, self.limit = max(self.known, found) if self.known else found
+
+    def judge_far_alone(self, near: Collection[Link]) -> None:
+        """Compare far pairs with what such a pair reaches alone, where most of them are slow.
+
+        Near pairs only raise the doubt: they may have a path of their own, in a host or by NVLink.
+        Where uplinks are so slow that one pair alone is slow too, groups of nodes show it.
+        """
+        far = [link for link in self.speeds if link not in near]
+        slow, limit = [link for link in far if self.speeds[link] < self.limit], self.limit
+        if self.measure_alone and 2 * len(slow) > len(far):
+            alone = self.measure_alone(slow[: 2 * FEW_ALONE])
+            self.take_typical([*(self.speeds[link] for link in slow), *alone.values()])
+            self.has_own_paths = self.typical < limit
 
     def measure_rounds(self, schedule: list[list[Pair]]) -> None:
         """Measure the pairs of these rounds.
@@ -315,6 +358,7 @@ class _Search:
             for link in ((a, b), (b, a)):
                 self.speeds[link] = max(self.speeds.get(link, 0.0), valid_speed(speeds.get(link)))
                 self.counts[link] += 1
+                self.pair_of.setdefault(link, (a, b))
         self.rounds += len(schedule)
 
     def suspect_round(self) -> list[list[Pair]]:
@@ -332,7 +376,10 @@ class _Search:
             if node in cleared or len(self.checked_by[node]) >= MIN_CHECKS:
                 continue
             checkers = available[self.rail_of[node]]
-            checker = self.pick_checker(node, checkers)
+            # One that the node has not met; else one that has not checked it yet.
+            unmeasured = (good for good in checkers if (node, good) not in self.speeds)
+            fallback = (good for good in checkers if good not in self.checked_by[node])
+            checker = next(chain(unmeasured, fallback), None)
             if checker is not None:
                 self.rechecks += bool(self.checked_by[node]) or (node, checker) in self.speeds
                 self.checked_by[node].add(checker)
@@ -340,19 +387,13 @@ class _Search:
                 pairs.append((node, checker))
         return [pairs] if pairs else []
 
-    def pick_checker(self, node: str, available: Iterable[str]) -> str | None:
-        """Pick an available node that `node` has not met; else one that has not checked it yet.
-
-        Returns None if there is neither.
-        """
-        unmeasured = (good for good in available if (node, good) not in self.speeds)
-        fallback = (good for good in available if good not in self.checked_by[node])
-        return next(chain(unmeasured, fallback), None)
-
     def recheck_rounds(self) -> list[list[Pair]]:
-        """Plan a second meeting of the slow links that no node explains and that met once."""
+        """Plan a second meeting of the slow links that no node explains and that met once.
+
+        Each pair sends the same way first, as an uplink is full one way at a time.
+        """
         links = self.attribution()[1]
-        pairs = dict.fromkeys((min(link), max(link)) for link in links if self.counts[link] == 1)
+        pairs = dict.fromkeys(self.pair_of[link] for link in links if self.counts[link] == 1)
         self.rechecks += len(pairs)
         return pack_rounds(pairs)
 
@@ -372,12 +413,9 @@ class _Search:
 
     def result(self) -> FaultSearchResult:
         guilty, links = self.attribution()
-        directions = group_pairs(guilty)
-        nodes = {
-            node: "both" if len(directions[node]) == 2 else directions[node][0]
-            for node in self.nodes
-            if node in directions
-        }
+        ways = group_pairs(guilty)
+        named = [node for node in self.nodes if node in ways]
+        nodes = {node: "both" if len(ways[node]) == 2 else ways[node][0] for node in named}
         found = self.speeds, self.typical, nodes, links, self.rounds, self.rechecks
         return FaultSearchResult(*found, self.coverage(), self.limit)
 
@@ -388,8 +426,7 @@ class _Search:
         rounds_text = f"{self.rounds} round{'s' * (self.rounds != 1)}"
         every = " (over all rails)" if len(self.rails) > 1 else ""
         parts = [f"{measured} of {pairs} pairs{every}, both directions, {rounds_text}"]
-        if measured < pairs:
-            parts.append("Links that were not tested are not judged")
+        parts += [UNSEEN] * (measured < pairs) + [OWN_PATHS] * self.has_own_paths
         parts += ["Links are only compared with each other: a fault of all links cannot be found"]
         if self.slow_links() and not self.proven_good():
             parts.append("No link is known to be good, so no node is blamed")
@@ -408,9 +445,7 @@ def classify(
     guilty: list[str] = []
     remaining, tested = list(bad), list(tried)
     while remaining and len(nodes) > 2:
-        counts, met = (
-            Counter(node for pair in pairs for node in pair) for pairs in (remaining, tested)
-        )
+        counts, met = (Counter(chain(*pairs)) for pairs in (remaining, tested))
         bad_everywhere = [node for node in nodes if counts[node] >= max(2, met[node])]
         if not bad_everywhere:
             break

@@ -54,31 +54,20 @@ def fit_alpha_beta(rows: list[Row], operation: Operation, ranks: int) -> Fit | N
     if not rows or not operation.factor(ranks):
         return None
     points = [(row["size"] * operation.factor(ranks), row["seconds"]) for row in rows]
-    alpha, beta = _solve_least_squares(points)
+    # Weights are 1 / t^2, so sums are of 1 / t and x / t.
+    w, wt = sum(1 / t**2 for _, t in points), sum(1 / t for _, t in points)
+    wxx, wxt = sum((x / t) ** 2 for x, t in points), sum(x / t for x, t in points)
+    wx = sum(x / t**2 for x, t in points)
+    determinant = w * wxx - wx * wx
+    alpha, beta = 0.0, wxt / wxx
+    if len({x for x, _ in points}) > 1:
+        alpha, beta = (wxx * wt - wx * wxt) / determinant, (w * wxt - wx * wt) / determinant
     if beta <= 0 or alpha < 0:
-        slope = sum(x / t for x, t in points) / sum((x / t) ** 2 for x, t in points)
-        constant = sum(1 / t for _, t in points) / sum(1 / t**2 for _, t in points)
-        alpha, beta = (0.0, slope) if alpha < 0 else (constant, 0.0)
+        alpha, beta = (0.0, wxt / wxx) if alpha < 0 else (wt / w, 0.0)
     errors = [(alpha + beta * x) / t - 1 for x, t in points]
     residual = (sum(error**2 for error in errors) / len(errors)) ** 0.5
     bandwidth = 1 / beta / 1e9 if beta else float("inf")
     return Fit(alpha * 1e6, bandwidth, residual, len({x for x, _ in points}))
-
-
-def _solve_least_squares(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Fit t = a + b x by least squares with weights 1 / t^2; return (a, b).
-
-    `points` are (x, t). With a single x, a is 0.
-    """
-    if len({x for x, _ in points}) < 2:
-        return 0.0, points[0][1] / points[0][0]
-    w, wx, wxx, wt, wxt = 0.0, 0.0, 0.0, 0.0, 0.0
-    for x, t in points:
-        weight = 1 / t**2
-        w, wx, wxx = w + weight, wx + weight * x, wxx + weight * x * x
-        wt, wxt = wt + weight * t, wxt + weight * x * t
-    determinant = w * wxx - wx * wx
-    return (wxx * wt - wx * wxt) / determinant, (w * wxt - wx * wt) / determinant
 
 
 # Seconds of a hop of a ring, in NCCL's own model (tuning.cc: hwLat of Ring with Simple, its slowest

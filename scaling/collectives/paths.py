@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from scaling.collectives.fault_search import Pair, plan_rounds
+from scaling.collectives.fault_search import Pair, near_round, plan_rounds
 
 Facts = Sequence[Mapping[str, Any]]  # of nodes
 
@@ -24,16 +24,16 @@ class PathsBefore(NamedTuple):
 def unmet_rounds(
     rails: Sequence[Sequence[str]], met: Collection[Pair], most: int
 ) -> list[list[Pair]]:
-    """Plan at most so many rounds of pairs that have not `met`.
+    """Plan a round of near pairs, and at most so many rounds of pairs that have not `met`.
 
-    Where the first of them is no whole round, one meets first: its pairs alone may be of one node,
-    such as a new one, and show no speed of others.
+    The near pairs meet in each run: those that are left may all be of one node, such as a new one,
+    or all cross one uplink, and show no speed of others.
     """
-    plan = plan_rounds([sorted(rail) for rail in rails])  # the same in each run
-    rounds = [[(min(pair), max(pair)) for pair in pairs] for pairs in plan]
-    unmet = ([pair for pair in pairs if pair not in met] for pairs in rounds)
-    chosen = [pairs for pairs in unmet if pairs][:most]
-    return chosen if chosen and len(chosen[0]) == len(rounds[0]) else [rounds[0], *chosen]
+    near = near_round(rails)
+    known = {*map(frozenset, [*met, *near])}  # a pair meets once in a job
+    plan = plan_rounds([sorted(sorted(rail), key=len) for rail in rails])  # the same in each run
+    unmet = ([pair for pair in pairs if frozenset(pair) not in known] for pairs in plan)
+    return [near, *[pairs for pairs in unmet if pairs][:most]]
 
 
 def pack_pairs(rails: Sequence[Sequence[str]], met: Collection[Pair]) -> list[list[Any]]:

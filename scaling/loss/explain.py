@@ -34,10 +34,14 @@ class Explanation:
 
 @dataclass(frozen=True)
 class SlowLink:
-    """A slow node, or two nodes with a slow link, measured between pairs; `said` describes it."""
+    """A slow node, or nodes with a slow link, measured between pairs; `said` describes it.
+
+    `names` are those of many nodes, in groups.
+    """
 
     nodes: tuple[str, ...]
     said: str
+    names: tuple[str, ...] = ()
 
 
 def explain(
@@ -139,7 +143,8 @@ def _locate_causes(explanation: Explanation, slow_links: Sequence[SlowLink]) -> 
     code, where, messages = "", causes.EVERY_NODE, ["no tested pair of nodes is slow"]
     if slow_links:
         code, messages = "SCALE-LINK", [link.said for link in slow_links]
-        where = ", ".join(dict.fromkeys(node for link in slow_links for node in link.nodes))
+        named = (name for link in slow_links for name in link.names or link.nodes)
+        where = ", ".join(dict.fromkeys(named))
     links = f"Links: {'; '.join(messages)}"
     located = tuple(
         replace(c, code=code or c.code, where=where, statement=f"{c.statement}. {links}")

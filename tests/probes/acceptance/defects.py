@@ -20,7 +20,7 @@ from probes.contract.contract import Contract, load, shipped_contracts
 from probes.contract.derived_limits import size_contract
 from probes.contract.limits import LANE_GBS
 from probes.fabric import judge, speeds
-from probes.fabric.node_pairs import MIN_RATIO, InsideSpeeds, judge_inside
+from probes.fabric.node_pairs import InsideSpeeds, judge_inside, run_pair_search
 from probes.fabric.sweep import SweepResult
 from probes.fabric.transport import TransportReport
 from probes.scaling.base_speed import judge_speed, speed_tests
@@ -28,7 +28,6 @@ from probes.toml_tables import tomllib
 from reference_trainer.model.devices import find_device
 from reports.measurement import Measurement, Verdict
 from reports.numbers import quantity
-from scaling.collectives.fault_search import search_rails
 from tests.probes.fabric.test_library_report import NAMES, gang, written
 from tests.probes.scaling.test_base_speed import on_gpu
 from tests.probes.sound.systems import (
@@ -48,7 +47,7 @@ from tests.support.paths import REPO
 from tests.support.public_series import ring_rate
 from tests.support.simulated_hosts import StandInHosts, run_hosts
 from tests.support.simulated_ladder import ladder
-from tests.support.simulated_links import Cluster
+from tests.support.simulated_leaves import Leaves
 from tests.support.simulated_work import SimulatedWork, run_work
 from tests.support.sweep_results import ROW
 
@@ -264,10 +263,10 @@ def judge_fabric(fleet: Fleet, defect: Defect) -> MemoryRecorder:
     judge.judge_rails(run, fleet.contract.cluster, measure)
     judge_others(fleet, defect, run, measure)
     if defect.spine != 1:
-        links = Cluster(fleet.nodes, leaves=2, uplink=1 / defect.spine, noise=0.01, dips=0)
+        gang: Any = Leaves(fleet.nodes, narrow=defect.spine, noise=0.01, dips=0)
         every = judge.meets_all("standard", fleet.nodes, True)
-        found = search_rails([links.nodes], links.meet, every, MIN_RATIO)
-        judge.judge_slowest_pair(found, measure)
+        found = run_pair_search(gang, gang.names, full=every)
+        judge.judge_slowest_pair(found.speed, measure)
     if system.nvlink:
         ranks = min(fleet.ranks, RACK)
         rows = make_rows(ranks, ranks, system.nvlink * defect.inside, defect)

@@ -114,9 +114,10 @@ def test_nccl_that_leaves_rdma_uses_the_network_of_the_launcher(
         given.append(environment)
         return Gang()
 
-    for name in ("run_sweep", "run_few_pairs", "first_rail"):
+    for name in ("run_few_pairs", "first_rail"):
         monkeypatch.setattr(network, name, lambda *_, **__: None)
-    monkeypatch.setattr(network, "gang_env", lambda _: {})
+    monkeypatch.setattr(network.sweep, "run_sweep", lambda *_, **__: None)
+    monkeypatch.setattr(network.sweep, "gang_env", lambda _: {})
     cluster = SimpleNamespace(on_gpu=True, node_names={}, gang=gang)
     terms = LAB.cluster.model_copy(update={"fabric": "rdma", "management": None})
     rig: Any = SimpleNamespace(terms=terms, gang=Gang())

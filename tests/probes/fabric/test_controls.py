@@ -224,10 +224,10 @@ def test_nccl_gets_another_environment_in_new_processes(
         done.append(("met", {**(gang.environment or {}), **(environment or {})}))
         return "a pair"
 
-    monkeypatch.setattr(controls, "run_sweep", swept)
+    monkeypatch.setattr(controls.sweep, "run_sweep", swept)
     monkeypatch.setattr(controls, "run_few_pairs", met)
     monkeypatch.setattr(controls, "first_rail", lambda *_: None)
-    monkeypatch.setattr(controls, "gang_env", lambda _: {"NCCL_DEBUG": "INFO"})
+    monkeypatch.setattr(controls.sweep, "gang_env", lambda _: {"NCCL_DEBUG": "INFO"})
     cluster = SimpleNamespace(
         on_gpu=on_gpu, node_names={}, gang=lambda environment: RecordedGang(environment, done)
     )

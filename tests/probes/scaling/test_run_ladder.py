@@ -441,6 +441,19 @@ def test_pairs_meet_only_where_a_rung_that_is_judged_lost_to_links(
     assert "the links of node3 are slow both ways" in place.said
 
 
+def test_a_crowded_uplink_is_one_place_with_the_names_of_its_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    links = [(f"node{at}", f"node{39 - at}") for at in range(20)]
+    hunt = FaultSearchResult(dict.fromkeys(links, 0.05), 0.1, {}, links, 3, 0, "all", 0.085)
+    pairs = PairSearch(hunt, hunt, {}, {}, {}, alone=dict.fromkeys(links, 0.1))
+    monkeypatch.setattr(scaling_rungs, "run_pair_search", lambda *_: pairs)
+    limit = Limit(low=0.6, marginal_low=0.9, because="as agreed")
+    (place,) = locate_slow_links(rig(Notes()), ladder(link=0.3), limit).slow_links or []
+    assert place.names == ("node0 to node19", "node20 to node39")
+    assert {*place.nodes} == {f"node{at}" for at in range(40)}
+
+
 def test_what_passes_is_the_end_of_the_marginal_band() -> None:
     assert required_efficiency(None) is None
     assert required_efficiency(Limit(low=0.5, because="as agreed")) == 0.5

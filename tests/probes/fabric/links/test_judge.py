@@ -186,6 +186,14 @@ def test_one_link_that_loses_packets(recorder: Callable[..., Recorder], nodes: i
     assert f"{bad[0]} -> {bad[1]}: 2 % of the packets are lost" in found.statement
 
 
+def test_many_links_that_lose_packets_are_one_finding(recorder: Callable[..., Recorder]) -> None:
+    """As behind one uplink, where near pairs lose nothing."""
+    gang = Gang(40, lambda a, b: 0.02 * ((int(a[1:]) < 20) != (int(b[1:]) < 20)))
+    (found,), verdict = loss_of(gang, recorder)
+    assert (verdict, found.code) == (Verdict.FAIL, "FAB-LOSS")
+    assert found.statement.startswith("40 links between nodes lose 2 % of the packets: n0 -> n39")
+
+
 @pytest.mark.parametrize(("share", "verdict"), [(0.0, Verdict.PASS), (1e-4, Verdict.PASS)])
 @pytest.mark.parametrize("nodes", [2, 4, 12])
 def test_what_sound_networks_lose_accuses_nobody(
