@@ -82,7 +82,7 @@ CONDITIONS_HEAD = """## Conditions that break jobs
 may have what is a *note*. A difference between nodes of one kind is a note as well: of limits, rights, kernel settings, variables,
 folders and files of the system. The file `conditions.json` of a run has all that was read.
 
-| condition | said of a node | expected | because | finding | reported |
+| condition | a worker that fails | expected | because | finding | reported |
 |---|---|---|---|---|---|"""
 
 

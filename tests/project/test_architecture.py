@@ -13,6 +13,7 @@ import pytest
 from probes.check.registry import CRITERIA, run_order
 from probes.contract.contract import load, shipped_contracts
 from probes.findings import CATALOGUE
+from probes.hosts.conditions import read_table
 from probes.nccl.patterns import read_phrases
 from probes.nccl.rows import read_rows
 from tests.faults.live_faults import FAMILIES
@@ -118,7 +119,8 @@ def test_one_list_in_four_places() -> None:
 
 def test_every_finding_code_used_is_in_the_catalogue() -> None:
     kinds = "|".join(sorted({code.split("-")[0] for code in CATALOGUE}))
-    used = {row.code for row in (*read_phrases(), *read_rows())} - {""}
+    tables = (*read_phrases(), *read_rows(), *read_table().rows.values())
+    used = {row.code for row in tables} - {""}
     for path in (REPO / "probes").rglob("*.py"):
         used |= set(re.findall(rf'"((?:{kinds})-[A-Z-]+)"', path.read_text()))
     assert used == set(CATALOGUE)
