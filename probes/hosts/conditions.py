@@ -43,6 +43,7 @@ DISKS = ("ext4", "xfs", "btrfs", "overlay")  # they allocate a file without writ
 UNEXPECTED = 2  # reason of a node's death in Ray's NodeDeathInfo: no drain and no `ray stop`
 RAY_PORTS = (10002, 19999)  # of workers: Ray's defaults, min_worker_port and max_worker_port
 CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+ABSENT = "not there"  # in place of a reading that another node has
 Readings = dict[str, str]
 
 
@@ -243,7 +244,8 @@ def measure_conditions(cluster: Cluster, terms: ClusterTerms, measure: Recorder)
     lost = Counter(one.address for one in cluster.node_states() if one.reason == UNEXPECTED)
     found = {one["name"]: with_cluster(answers[one["node"]], one, facts, lost) for one in facts}
     silent = [node["name"] for node in cluster.nodes if node["id"] not in answers]
-    measure.keep("conditions.json", found, caption="what a worker inherits and meets on each node")
+    caption = "what a worker inherits and meets on most nodes, and what others have instead"
+    measure.keep("conditions.json", shorten(found), caption=caption)
     judge_conditions(found, silent, measure)
     kinds = group_pairs((terms.kind_of(fact), fact["name"]) for fact in facts)
     for names in kinds.values():
@@ -263,6 +265,21 @@ def with_cluster(answer: Facts, fact: Facts, facts: AllFacts, lost: Mapping[str,
         "raylet losses": str(lost.get(fact["address"], 0)),
     }
     return {**answer, "readings": {**answer["readings"], **known}}
+
+
+def shorten(found: Mapping[str, Facts]) -> Facts:
+    """Return the readings of most nodes once, and of each node those that it has instead."""
+    readings = {who: node["readings"] for who, node in found.items()}
+    counts: dict[str, Counter[str]] = {}
+    for name, text in (item for node in readings.values() for item in node.items()):
+        counts.setdefault(name, Counter())[text] += 1
+    usual = {name: texts.most_common(1)[0][0] for name, texts in counts.items()}
+    others = {
+        who: {name: node.get(name, ABSENT) for name in usual if node.get(name) != usual[name]}
+        for who, node in readings.items()
+    }
+    unreadable = {who: node["unreadable"] for who, node in found.items() if node["unreadable"]}
+    return {"usual": usual, "others": others, "unreadable": unreadable}
 
 
 def judge_conditions(found: Mapping[str, Facts], silent: Sequence[str], measure: Recorder) -> None:
@@ -299,7 +316,7 @@ def note_unlike(readings: Mapping[str, Readings], measure: Recorder) -> None:
     for name in names:
         if any(fnmatchcase(name, pattern) for pattern in left_out):
             continue
-        values = group_pairs((node.get(name, "not there"), who) for who, node in readings.items())
+        values = group_pairs((node.get(name, ABSENT), who) for who, node in readings.items())
         if len(values) > 1:
             by_size = sorted(values.items(), key=lambda item: -len(item[1]))
             texts = (f"{value or 'empty'} on {join_names(who)}" for value, who in by_size)

@@ -80,7 +80,7 @@ CONDITIONS_HEAD = """## Conditions that break jobs
 
 `breaking_conditions` counts these on each node, as a worker there meets them. VALUE is what was read. Clusters that run well
 may have what is a *note*. A difference between nodes of one kind is a note as well: of limits, rights, kernel settings, variables,
-folders and files of the system. The file `conditions.json` of a run has all that was read.
+folders and files of the system. The file `conditions.json` of a run has all that was read: of most nodes once, and of each node what it has instead.
 
 | condition | a worker that fails | expected | because | finding | reported |
 |---|---|---|---|---|---|"""

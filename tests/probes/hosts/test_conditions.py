@@ -194,6 +194,23 @@ def test_what_one_node_alone_has_differs() -> None:
     assert (text, on) == ("variable http_proxy: not there on n0, n2, set (ab12) on n1", "n1")
 
 
+def test_evidence_has_what_most_nodes_have_once() -> None:
+    sound = dict(SOUND["readings"])
+    changed = {**sound, "setting vm/swappiness": "10", "variable TMPDIR": "/scratch"}
+    nodes = [sound, changed, sound, {**sound, "variable TMPDIR": "/scratch"}]
+    found = {f"n{i}": {"readings": each, "unreadable": {}} for i, each in enumerate(nodes)}
+    found["n2"]["unreadable"] = {"limit": "gone"}
+    short = conditions.shorten(found)
+    assert short["usual"] == {**sound, "variable TMPDIR": "/scratch"}
+    assert short["others"] == {
+        "n0": {"variable TMPDIR": "not there"},
+        "n1": {"setting vm/swappiness": "10"},
+        "n2": {"variable TMPDIR": "not there"},
+        "n3": {},
+    }
+    assert short["unreadable"] == {"n2": {"limit": "gone"}}
+
+
 def test_what_names_a_process_is_left_out() -> None:
     assert noted(run_changed(**{"variable RAY_RAYLET_PID": "12"}), "unlike_conditions") == []
 
