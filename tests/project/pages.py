@@ -12,6 +12,7 @@ from probes.findings import NAMED_NODE, Entry, read_groups
 from reports.exports import SCHEMA_FILE
 from reports.orders import in_capitals
 from reports.record import SCHEMA, RunRecord
+from tests.faults.field.page import FIELD_PAGE, write_field
 from tests.project.commands_page import COMMANDS_PAGE, write_commands
 from tests.project.contracts_page import CONTRACTS_PAGE, write_contracts
 from tests.project.coverage_page import COVERAGE_PAGE, write_coverage
@@ -88,6 +89,7 @@ PAGES = {
     CONTRACTS_PAGE: write_contracts,
     MEASURES_PAGE: write_measures,
     HOSTS_PAGE: write_hosts,
+    FIELD_PAGE: write_field,
     COVERAGE_PAGE: write_coverage,
     DISTURBANCE_PAGE: write_disturbance,
     REPO / "reports" / "formats" / SCHEMA_FILE: build_schema,
