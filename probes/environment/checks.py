@@ -359,10 +359,19 @@ def only_local_interfaces(value: str, node: NodeContext) -> bool | str:
     return admitted == local_names and _shorten(local_names)
 
 
-def some_local_interfaces(value: str, node: NodeContext) -> bool | str:
-    """Return the loopback and bridges among the admitted, if there are other machines."""
+def loopback_first(value: str, node: NodeContext) -> bool:
+    """Return whether the loopback is among the admitted, and others are, too.
+
+    NCCL takes interfaces in the kernel's order (src/misc/socket.cc, findInterfaces).
+    """
     admitted, local_names = _local_interfaces(name_list(value), node)
-    return admitted != local_names and _shorten(local_names)
+    return admitted != local_names and "lo" in local_names
+
+
+def some_local_interfaces(value: str, node: NodeContext) -> bool | str:
+    """Return bridges among the admitted, if there are other machines and no loopback is."""
+    admitted, local_names = _local_interfaces(name_list(value), node)
+    return admitted != local_names and "lo" not in local_names and _shorten(local_names)
 
 
 def interface_ambiguous(value: str, node: NodeContext) -> bool | str:

@@ -113,6 +113,8 @@ ROWS = [
     ("NCCL_SOCKET_IFNAME", "=nosuch,=fab0", "fail", "fail", "=nosuch,fab0"),
     ("NCCL_SOCKET_IFNAME", "lo", "fail", "fail", "fab"),
     ("NCCL_SOCKET_IFNAME", "docker,virbr", "fail", "fail", "=fab0"),
+    ("NCCL_SOCKET_IFNAME", "^docker0", "fail", "fail", "^lo,docker,virbr,eth"),
+    ("NCCL_SOCKET_IFNAME", "lo,fab0", "fail", "fail", "=fab0"),
     ("NCCL_SOCKET_IFNAME", "^lo,docker", "warn", "warn", "^lo,docker,virbr,eth"),
     ("GLOO_SOCKET_IFNAME", "=fab0", "fail", "fail", "fab0"),
     ("GLOO_SOCKET_IFNAME", "lo", "fail", "fail", "fab0"),
