@@ -213,6 +213,6 @@ CRITERION = CriterionRow(
     "was never killed", where="one rank for each GPU, on all nodes",
     needs=("a shared folder that all nodes see",),
     headlines={RECOVERY_TIME: "a killed run trains again after {value}"},
-    proven=", with the same result", usual_s={"quick": 37, "standard": 210}, depends=("shared",),
+    proven=", with the same result", usual_s={"quick": 37, "standard": 225}, depends=("shared",),
     keeps_in_shared=True, on_one_node=OnOneNode(untested="the restart of a run on several nodes"),
 )
