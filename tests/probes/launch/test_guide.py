@@ -283,6 +283,14 @@ def test_a_guide_that_trickles_is_waited_for_until_one_deadline(
     assert time.monotonic() - started < 3
 
 
+@pytest.mark.parametrize("rule", guide.read_rules().rule, ids=lambda rule: rule.found)
+def test_each_rule_finds_its_example_and_not_the_harmless_line(rule: guide.LintRule) -> None:
+    commands = [guide.Command(1, rule.example), guide.Command(2, rule.harmless)]
+    [(command, does, why)] = guide.lint_guide(commands)
+    assert (command.line, why) == (1, rule.why)
+    assert does.startswith(rule.found)
+
+
 @pytest.mark.parametrize(
     ("path", "says"),
     [("cut", "cannot be read: IncompleteRead"), ("large", "is too large: at most 1 MiB is read")],
