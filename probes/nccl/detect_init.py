@@ -281,10 +281,7 @@ def two_families(log: Log) -> tuple[str, list[str]] | None:
     if len(found) < 2:
         return None
     families = sorted(found.items(), key=lambda one: len(one[1]))
-    uses = (
-        f"{join_names(hosts)} {'uses' if len(hosts) == 1 else 'use'} {family}"
-        for family, hosts in families
-    )
+    uses = [f"{join_names(on)} use{'s' * (len(on) == 1)} {family}" for family, on in families]
     return ", ".join(uses), families[0][1]
 
 

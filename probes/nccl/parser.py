@@ -24,9 +24,6 @@ MAX_NAMES = 128  # devices, interfaces or networks of one host
 # Costs in bytes, above those of CPython 3.11, with short texts and the slots of dicts.
 RANK_COST, HOST_COST, COMM_COST, MEMBER_COST, EDGE_COST, FACT_COST = 800, 800, 600, 330, 24, 200
 
-# Variables that affect a finding.
-JUDGED_ENV = {"NCCL_IB_DISABLE", "NCCL_IBEXT_DISABLE", "NCCL_NET", "NCCL_IB_HCA", "NCCL_NET_PLUGIN"}
-
 
 def read_logs(paths: Iterable[Path], skipped: Iterable[str] = ()) -> Log:
     """Read the files of one job, in any order; lines of all ranks may be in one file or in many.
@@ -285,7 +282,7 @@ def _parse_env(log: Log, rank: Rank, text: bytes) -> None:
     if match := LINE["variable"].match(text):
         rank.advance_to("bootstrap")
         env, name = rank.host.environment, to_text(match[1])
-        if name in JUDGED_ENV and name not in env and log.take(FACT_COST):
+        if match[1] in WORDS["judged"] and name not in env and log.take(FACT_COST):
             env[name] = to_text(match[2]), log.location
 
 
