@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
-import queue
 import re
 import shlex
 import shutil
@@ -14,7 +13,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from concurrent import futures
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -164,26 +163,22 @@ def _fetch(url: str) -> bytes:
 
     A thread fetches, so that one deadline holds for names, connection, headers and content.
     """
-    answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
-    threading.Thread(target=_read_url, args=[url, answers], daemon=True).start()
-    answer: bytes | Exception = TimeoutError()
-    with suppress(queue.Empty):
-        answer = answers.get(timeout=FETCH_SECONDS)
-    if isinstance(answer, TimeoutError):  # the thread's deadline is the same
-        raise TimeoutError(f"no complete answer within {FETCH_SECONDS} s")
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    content: futures.Future[bytes] = futures.Future()
+    threading.Thread(target=_read_url, args=[url, content], daemon=True).start()
+    try:
+        return content.result(FETCH_SECONDS)
+    except (TimeoutError, futures.TimeoutError):  # the thread's deadline is the same
+        raise TimeoutError(f"no complete answer within {FETCH_SECONDS} s") from None
 
 
-def _read_url(url: str, answers: queue.SimpleQueue[bytes | Exception]) -> None:
+def _read_url(url: str, content: futures.Future[bytes]) -> None:
     try:
         with urllib.request.build_opener(_ToHttps).open(url, timeout=FETCH_SECONDS) as answer:
-            answers.put(read_answer(answer, FETCH_SECONDS, MAX_BYTES))
+            content.set_result(read_answer(answer, FETCH_SECONDS, MAX_BYTES))
     except Exception as error:  # noqa: BLE001  (raised again by who waits)
         if isinstance(error, urllib.error.HTTPError):
             error.close()
-        answers.put(error)
+        content.set_exception(error)
 
 
 def parse_guide(name: str, text: str, *, own: bool = False, section: str | None = None) -> Guide:
@@ -253,12 +248,10 @@ def _typed(block: list[Command]) -> list[Command]:
         return [command for command in block if command.text.strip()]
     typed, goes_on = [], False
     for command in block:
-        prompt = command.text.startswith("$ ")
-        continued = goes_on and command.text.startswith("> ")
-        if prompt or continued or goes_on:
-            text = command.text[2:] if prompt or continued else command.text
+        if goes_on or command.text.startswith("$ "):
+            text = command.text[2:] if command.text.startswith(("$ ", "> ")) else command.text
             typed.append(Command(command.line, text))
-        goes_on = bool(typed) and (prompt or goes_on) and command.text.endswith("\\")
+            goes_on = command.text.endswith("\\")
     return typed
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import queue
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -305,9 +305,9 @@ def test_a_guide_that_drips_on_to_the_deadline_is_not_taken_for_whole(
 ) -> None:
     """The thread's deadline may come first: what it has by then is torn."""
     monkeypatch.setattr(guide, "FETCH_SECONDS", 0.3)
-    answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
-    guide._read_url(f"{server}/slow", answers)
-    assert isinstance(answers.get(timeout=0), TimeoutError)
+    content: Future[bytes] = Future()
+    guide._read_url(f"{server}/slow", content)
+    assert isinstance(content.exception(timeout=0), TimeoutError)
 
 
 def test_a_guide_is_fetched_once_a_run_and_its_hash_is_recorded(server: str) -> None:
