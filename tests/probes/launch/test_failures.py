@@ -242,7 +242,7 @@ def test_a_part_of_an_accelerator_is_busy(
 
 def test_waiting_has_an_end(free: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
     free.clear()  # Ray lists no resource of which nothing is free
-    clock = SimpleNamespace(monotonic=partial(next, count(step=20.0)), sleep=lambda _: None)
+    clock = SimpleNamespace(monotonic=partial(next, count(step=30.0)), sleep=lambda _: None)
     monkeypatch.setattr(job_processes, "time", clock)
     cluster = cluster_that([{}, {}], 0)
     left = job_processes.wait_until_gone(
