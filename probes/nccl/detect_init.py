@@ -293,8 +293,7 @@ def _by_family(log: Log) -> Hang | None:
     families = two_families(log)
     if families is None or STAGES.index(log.stage) > STAGES.index("topology"):
         return None  # or the hosts have connected nevertheless
-    message = say("two_families", stage=log.stage, uses=families[0])
-    return message, families[1], say("family")
+    return say("two_families", stage=log.stage, uses=families[0]), families[1], say("family")
 
 
 def _lagging(log: Log) -> Hang:

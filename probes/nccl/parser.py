@@ -100,8 +100,7 @@ def _parse_edge(log: Log, rank: Rank, text: bytes) -> None:
         return
     rank.advance_to("connect")
     if ring:
-        reconnect = rank.initialised and not rank.open_comms
-        rank.connecting = reconnect and log.connects_at_runtime(rank)
+        rank.connecting = rank.initialised and not rank.open_comms and log.connects_at_runtime(rank)
     elif rank.initialised:  # send and receive, or shared memory: no `Connected` line
         rank.connected = True
     if len(key) > MAX_EDGE_TEXT:
@@ -225,8 +224,7 @@ def _parse_init(log: Log, rank: Rank, text: bytes) -> bool:
         comm.completed += complete
     if not complete:
         rank.has_beginning = True
-        has_room = len(rank.open_comms) < MAX_COMMS
-        if pointer in rank.open_comms or log.take(FACT_COST, when=has_room):
+        if pointer in rank.open_comms or log.take(FACT_COST, when=len(rank.open_comms) < MAX_COMMS):
             rank.open_comms[pointer] = STAGES.index("topology")
         return True
     if rank.open_comms.pop(pointer, None) is not None:

@@ -305,8 +305,7 @@ def _reported(row: LineRow, line: str, window: bytes, match: re.Match[bytes]) ->
     # These patterns begin with the line: what stands before their text is in the match.
     inner = row.role in ("exception", "nccl") and groups.get("text")
     at = match.start("text") if inner else match.start()
-    place = find_place(window[:at].rpartition(b"\n")[2])
-    return Reported(row, line, text.strip(), groups, place)
+    return Reported(row, line, text.strip(), groups, find_place(window[:at].rpartition(b"\n")[2]))
 
 
 def _wrong_count(figure: bytes) -> int:

@@ -252,7 +252,9 @@ class Follower:
             state = self._api.insist(lambda: self._api.state(self._id))
             log = self._api.insist(lambda: self._api.log(self._id))
             lines = suite_lines(log)
-            self._say_once(before_suite(state, log))
+            if (now := before_suite(state, log)) not in ("", self._announced):
+                self._announced = now
+                self._say(now)
             if not state.ended:
                 lines = lines[:-1]  # it may be half a line yet
             for line in lines[self._shown :]:
@@ -263,11 +265,6 @@ class Follower:
             if time.monotonic() > deadline:
                 raise TimeoutError
             time.sleep(POLL_S)
-
-    def _say_once(self, line: str) -> None:
-        if line and line != self._announced:
-            self._announced = line
-            self._say(line)
 
     def why_not_begun(self, state: SubmissionState) -> str:
         """Return why the suite did not begin; "" if it did."""

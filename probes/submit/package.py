@@ -216,8 +216,7 @@ def _add_folder(files: dict[str, bytes], folder: Path, key: str) -> str:
     option = f"--{key.replace('_', '-')} {folder}"
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing"
-        expected = "a run folder or a folder of runs"
-        raise SubmitError(f"{option}: expected {expected}, found {found}")
+        raise SubmitError(f"{option}: expected a run folder or a folder of runs, found {found}")
     if (folder / RECORD).is_file() and not _is_run(folder):
         raise SubmitError(f"{option}: it cannot be verified, because {FILE} is missing")
     target, size = f"{key}/{folder.resolve().name}", 0
