@@ -61,9 +61,9 @@ BUDGET = {
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
     # A guide is judged as typed, with its variables; bytes of a job may be those of others.
-    "probes/launch": 2510,  # both self-tests run at once
+    "probes/launch": 2457,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
-    "probes/nccl": 2282,  # GPUDirect on EFA by GPU; forms of lines, phrases and texts are tables
+    "probes/nccl": 2265,  # GPUDirect on EFA by GPU; forms of lines, phrases and texts are tables
     "probes/restart": 1601,  # copies of checkpoints are links
     "probes/scaling": 949,  # MFU of each GPU model; where it cannot be proven, only its data
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
@@ -75,7 +75,7 @@ BUDGET = {
     # A run carries on with the pairs of nodes of an earlier one.
     "probes/session": 1613,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
-    "probes/submit": 1112,
+    "probes/submit": 1070,
     # Variables of the environment that are changed for a while, in one place.
     # Ranks say which variables of NCCL they have.
     "reference_trainer": 3730,  # a group that is kept for the next call; who hears of a kill
