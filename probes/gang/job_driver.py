@@ -131,10 +131,9 @@ class JobDriver:
             self._spawn(size, scheduling_strategy=PlacementGroupSchedulingStrategy(group))
         return name
 
-    def naive(self, count: int) -> int:
-        """Ask for single actors without a group; return how many were asked for so far."""
+    def naive(self, count: int) -> None:
+        """Ask for single actors without a group."""
         self._spawn(count)
-        return len(self.actors)
 
     def _spawn(self, count: int, **options: Any) -> None:
         import ray
@@ -255,8 +254,8 @@ class JobDriver:
         self.streams = []
         return results
 
-    def withdraw(self) -> int:
-        """Kill the actors that wait for room; return their number."""
+    def withdraw(self) -> None:
+        """Kill the actors that wait for room."""
         import ray
 
         calls = [actor.location.remote() for actor in self.actors]
@@ -265,7 +264,6 @@ class JobDriver:
         for actor in waiting:
             ray.kill(actor)
             self.actors.remove(actor)
-        return len(waiting)
 
     def release(self) -> bool:
         """Give everything back."""
@@ -280,14 +278,13 @@ class JobDriver:
         self.clean_up()
         return True
 
-    def guard(self, job: str, alone: bool) -> str:
+    def guard(self, job: str, alone: bool) -> None:
         """Register a job whose Ray Train leftovers this job removes when it releases all, or ends.
 
         `alone`: the cluster has no jobs of other people, who may use Ray Train as well.
         """
         self._guarded = job
         self._jobs_before = living_jobs() if alone else None
-        return job
 
     def clean_up(self, ending: bool = False) -> None:
         """Remove what the guarded job's Ray Train left; on `ending` that job is about to die too.

@@ -117,9 +117,7 @@ def lose_free_node(run: Scenario, spares: SpareNodes, waiting: str, victim: str)
     lost_at = kill_spare_node(run, spares, victim, "the free node is lost")
     detected = run.until(lambda sample: victim not in sample["free_on"], LOSS_SECONDS)
     _judge_detection(run, lost_at, detected, victim)
-    asked_at = run.observer.mark("B asks for one")
-    behind = run.ask("B", 1)
-    judge.judge_not_blocked(run, behind, asked_at)
+    behind = judge.judge_not_blocked(run, "B", 1, "B asks for one")
     judge.judge_withdrawal(run, waiting, run.drop(waiting, "B cancels"))
     run.drop(behind)
 
@@ -150,8 +148,7 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
         took, event = run.elapsed(asked, unaided), f"the placement of gang {gang}"
         judge.judge_time(run, check.PLACEMENT_DELAY, took, event, "")
         return
-    never = "Ray did not place job B within 30 s after the gang of job A was removed"
-    judge.time_handoff(run, removed, gang, never)
+    judge.time_handoff(run, removed, gang, "job B", "the gang of job A was removed")
     message = (
         f"Ray did not place gang {gang} for {BLOCKED_SECONDS:g} s. It needs 1 accelerator, and "
         f"{free} were free. Meanwhile gang {running} still existed. It had lost node {victim}"
@@ -274,10 +271,8 @@ def judge_rate(gaps: Sequence[float], measure: Recorder) -> None:
     measure(check.SAMPLE_RATE, rate, samples=len(gaps), note=reason)
 
 
-def judge_gpu_use(
-    samples: Sequence[Sample], ray_gpus: dict[str, int], measure: Recorder
-) -> dict[str, tuple[int, list[str]]]:
-    """Judge whether processes use GPUs that Ray counts as free; return {node: (count, GPUs)}."""
+def judge_gpu_use(samples: Sequence[Sample], ray_gpus: dict[str, int], measure: Recorder) -> None:
+    """Judge whether processes use GPUs that Ray counts as free."""
     silent = checks.nvml_errors(samples, ray_gpus)
     hidden = checks.find_hidden_gpus(samples, ray_gpus)
     reasons = join_names(f"{node}: {message}" for node, message in silent.items())
@@ -292,7 +287,6 @@ def judge_gpu_use(
         (_, gpus), *_rest = hidden.values()
         names = {"gpu": gpus[0] if gpus else ""}
         measure.explain(finding("GANG-UNREGISTERED", message, list(hidden), names=names))
-    return hidden
 
 
 def _keep_evidence(run: Scenario, samples: list[Sample]) -> None:
