@@ -248,18 +248,14 @@ def find_rails(rank_nodes: Sequence[str], fabric: str | None, backend: str) -> l
     fewest = min(map(len, local.values()), default=0)
     interfaces = interfaces_of(fabric)
     by_gpu = fabric == RDMA or (backend == "nccl" and len(interfaces) > 1)
+    devices: dict[str, str | None] = {"": fabric}
     if by_gpu and fewest > 1:
-        names = [f"rail {rank}" for rank in range(fewest)]
-        devices: list[str | None] = [fabric] * fewest
+        devices = {f"rail {rank}": fabric for rank in range(fewest)}
     elif backend == "gloo" and min(len(interfaces), fewest) > 1:
-        names, devices = interfaces[:fewest], [*interfaces[:fewest]]
-    else:
-        return [RailRanks("", {node: ranks[0] for node, ranks in local.items()}, fabric)]
+        devices = {name: name for name in interfaces[:fewest]}
     return [
-        RailRanks(
-            name, {port_name(name, node): ranks[index] for node, ranks in local.items()}, device
-        )
-        for index, (name, device) in enumerate(zip(names, devices, strict=True))
+        RailRanks(name, {port_name(name, node): ranks[at] for node, ranks in local.items()}, device)
+        for at, (name, device) in enumerate(devices.items())
     ]
 
 
