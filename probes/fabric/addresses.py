@@ -312,8 +312,5 @@ def suspects(ports: Iterable[str]) -> list[str]:
 
 def least_by_nodes(speeds: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
     """Return the least speed between two nodes over all rails, by (sender, receiver)."""
-    least: dict[tuple[str, str], float] = {}
-    for (a, b), speed in speeds.items():
-        link = node_of(a), node_of(b)
-        least[link] = min(speed, least.get(link, speed))
-    return least
+    found = group_pairs(((node_of(a), node_of(b)), speed) for (a, b), speed in speeds.items())
+    return {link: min(of_rails) for link, of_rails in found.items()}

@@ -257,18 +257,19 @@ SLOWER_RATIO = 0.95  # of the normal run's bandwidth: a slower path must stay be
 def control_off_fabric(rig: FabricRig, normal: SweepResult | None, logs: RankLogs) -> None:
     """Check that an all-reduce and a pair of nodes that are forced off the fabric are detected."""
     management, cluster, terms = rig.terms.management, logs.cluster, rig.terms
+    measure = rig.measure
     fault = f"all-reduce is forced onto {management or 'sockets'}"
     if not management and not (cluster.on_gpu and terms.fabric == "rdma"):
         message = "the contract names no interface outside the fabric: set [cluster] management"
-        rig.measure.control(check.WRONG_NETWORK, fault, None, saw=message)
+        measure.control(check.WRONG_NETWORK, fault, None, saw=message)
         return
     try:
         run, pairs = run_off_fabric(rig, logs)
     except GangError as error:
-        rig.measure.control(check.WRONG_NETWORK, fault, None, saw=str(error))
+        measure.control(check.WRONG_NETWORK, fault, None, saw=str(error))
         return
     slower, note = forced_run_is_slower(run, normal, terms, cluster.facts)
-    trial = rig.measure.trial()
+    trial = measure.trial()
     judge.judge_speed(run, trial)
     judge.judge_transport(run, terms.fabric, trial)
     links.judge_networks(pairs, dict.fromkeys(pairs.sent, terms.fabric or ""), {}, trial)
@@ -276,11 +277,9 @@ def control_off_fabric(rig: FabricRig, normal: SweepResult | None, logs: RankLog
     located = taken and slower is not False
     saw = f"{describe_forced_run(run)}; {note}"
     without = unjudged_off_fabric(rig, trial, slower)
-    rig.measure.control(
-        check.WRONG_NETWORK, fault, trial, located=located, saw=saw, without=without
-    )
+    measure.control(check.WRONG_NETWORK, fault, trial, located=located, saw=saw, without=without)
     if normal and taken:
-        judge.record_curves(normal, terms, rig.measure, forced=run)
+        judge.record_curves(normal, terms, measure, forced=run)
     if normal:
         control_other_witness(rig, normal, run)
 
