@@ -48,7 +48,10 @@ def judge_ladder(
     for rung, loss in reversed([*zip(rungs[1:], explained, strict=True)]):
         on = node_count_text(rung.count)
         judge_efficiency(ladder, rung, limit, measure)
-        note_collectives(ladder, rung, measure)
+        # The rung is judged by the replay.  The alpha-beta time is that of the same calls alone.
+        added, modelled = ladder.replay_growth.get(rung.count), ladder.fit_growth.get(rung.count)
+        measure.note("communication_added_in_replay", added, "s", on=on)
+        measure.note("modelled_communication", modelled, "s", on=on)
         gaps = [breakdown.loss_residual(base, rung.steps), breakdown.segment_gap(rung.steps)]
         measure(check.RESIDUAL, breakdown.largest(gaps), on=on)
         measure.covered(str(loss))
@@ -108,16 +111,6 @@ def already_reported(cause: LossCause, named: Sequence[LossCause]) -> bool:
 def words_of(where: str) -> set[str]:
     """Split a cause's place into its words, nodes among them."""
     return set(re.split("[ ,]+", where))
-
-
-def note_collectives(ladder: Ladder, rung: Rung, measure: Recorder) -> None:
-    """Record the expected time of a rung's collectives.
-
-    The rung is judged by the replay.  The alpha-beta time is that of the same calls alone.
-    """
-    on = node_count_text(rung.count)
-    measure.note("communication_added_in_replay", ladder.replay_growth.get(rung.count), "s", on=on)
-    measure.note("modelled_communication", ladder.fit_growth.get(rung.count), "s", on=on)
 
 
 def judge_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None, measure: Recorder) -> None:
