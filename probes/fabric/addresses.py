@@ -248,18 +248,14 @@ def find_rails(rank_nodes: Sequence[str], fabric: str | None, backend: str) -> l
     fewest = min(map(len, local.values()), default=0)
     interfaces = interfaces_of(fabric)
     by_gpu = fabric == RDMA or (backend == "nccl" and len(interfaces) > 1)
+    devices: dict[str, str | None] = {"": fabric}
     if by_gpu and fewest > 1:
-        names = [f"rail {rank}" for rank in range(fewest)]
-        devices: list[str | None] = [fabric] * fewest
+        devices = {f"rail {rank}": fabric for rank in range(fewest)}
     elif backend == "gloo" and min(len(interfaces), fewest) > 1:
-        names, devices = interfaces[:fewest], [*interfaces[:fewest]]
-    else:
-        return [RailRanks("", {node: ranks[0] for node, ranks in local.items()}, fabric)]
+        devices = {name: name for name in interfaces[:fewest]}
     return [
-        RailRanks(
-            name, {port_name(name, node): ranks[index] for node, ranks in local.items()}, device
-        )
-        for index, (name, device) in enumerate(zip(names, devices, strict=True))
+        RailRanks(name, {port_name(name, node): ranks[at] for node, ranks in local.items()}, device)
+        for at, (name, device) in enumerate(devices.items())
     ]
 
 
@@ -316,8 +312,5 @@ def suspects(ports: Iterable[str]) -> list[str]:
 
 def least_by_nodes(speeds: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
     """Return the least speed between two nodes over all rails, by (sender, receiver)."""
-    least: dict[tuple[str, str], float] = {}
-    for (a, b), speed in speeds.items():
-        link = node_of(a), node_of(b)
-        least[link] = min(speed, least.get(link, speed))
-    return least
+    found = group_pairs(((node_of(a), node_of(b)), speed) for (a, b), speed in speeds.items())
+    return {link: min(of_rails) for link, of_rails in found.items()}

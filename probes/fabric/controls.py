@@ -49,13 +49,12 @@ def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) 
     except GangError as error:
         measure.control(check.WRONG_ELEMENT, fault, None, saw=str(error))
         return
-    trial = measure.trial()
-    judge.judge_elements(rows, trial)
     wrong_ranks = {rank for row in rows for rank, _ in row["first_wrong"]}
     located = wrong_ranks == {bad_rank} and all(row["wrong"] for row in rows)
     findings = wrong_data(rows, rank_nodes)
     saw = findings[0].statement if findings else "no wrong element"
-    measure.control(check.WRONG_ELEMENT, fault, trial, located=located, saw=saw)
+    judge_rows = partial(judge.judge_elements, rows)
+    plant(measure, check.WRONG_ELEMENT, fault, judge_rows, located=located, saw=saw)
 
 
 def control_late_call(rig: FabricRig, run: SweepResult) -> None:
@@ -205,7 +204,8 @@ def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> N
         slowest = min(found.speed.speeds, key=lambda link: found.speed.speeds[link])
         if uncounted:
             return slowest[0] == victim
-        links.judge_link_loss(found.lost, trial)
+        shares = links.name_links(found.lost)
+        links.record_worst(trial, check.LOST_PACKETS, shares, links.UNCOUNTED)
         lossiest = max(found.lost, key=lambda link: found.lost[link] or 0.0)
         return slowest[0] == lossiest[0] == victim
 
@@ -223,10 +223,7 @@ def control_doctored_counters(rig: FabricRig, fabric: dict[str, str]) -> None:
     grown = rig.watch.growth(fabric, victim)
     uncounted = links.is_left_out(rig.measure, check.LINK_CHANGES)
     lost = "a lost carrier, and " * (not uncounted)
-
-    def judge_fault(trial: Trial) -> None:
-        links.judge_ports(grown, fabric, trial)
-
+    judge_fault = partial(links.judge_ports, grown, fabric)
     fault = f"the ports of {victim} report {lost}errors in 1 % of packets"
     without, row = [check.LINK_CHANGES] * uncounted, check.DOCTORED_COUNTERS
     plant(rig.measure, row, fault, judge_fault, without=without, suspects=[victim])
@@ -260,27 +257,29 @@ SLOWER_RATIO = 0.95  # of the normal run's bandwidth: a slower path must stay be
 def control_off_fabric(rig: FabricRig, normal: SweepResult | None, logs: RankLogs) -> None:
     """Check that an all-reduce and a pair of nodes that are forced off the fabric are detected."""
     management, cluster, terms = rig.terms.management, logs.cluster, rig.terms
+    measure = rig.measure
     fault = f"all-reduce is forced onto {management or 'sockets'}"
     if not management and not (cluster.on_gpu and terms.fabric == "rdma"):
         message = "the contract names no interface outside the fabric: set [cluster] management"
-        rig.measure.control(check.WRONG_NETWORK, fault, None, saw=message)
+        measure.control(check.WRONG_NETWORK, fault, None, saw=message)
         return
     try:
         run, pairs = run_off_fabric(rig, logs)
     except GangError as error:
-        rig.measure.control(check.WRONG_NETWORK, fault, None, saw=str(error))
+        measure.control(check.WRONG_NETWORK, fault, None, saw=str(error))
         return
     slower, note = forced_run_is_slower(run, normal, terms, cluster.facts)
-    trial = judge_forced_run(rig, run, pairs)
+    trial = measure.trial()
+    judge.judge_speed(run, trial)
+    judge.judge_transport(run, terms.fabric, trial)
+    links.judge_networks(pairs, dict.fromkeys(pairs.sent, terms.fabric or ""), {}, trial)
     taken = forced_path_observed(run, terms)
     located = taken and slower is not False
     saw = f"{describe_forced_run(run)}; {note}"
     without = unjudged_off_fabric(rig, trial, slower)
-    rig.measure.control(
-        check.WRONG_NETWORK, fault, trial, located=located, saw=saw, without=without
-    )
+    measure.control(check.WRONG_NETWORK, fault, trial, located=located, saw=saw, without=without)
     if normal and taken:
-        judge.record_curves(normal, terms, rig.measure, forced=run)
+        judge.record_curves(normal, terms, measure, forced=run)
     if normal:
         control_other_witness(rig, normal, run)
 
@@ -302,15 +301,6 @@ def run_off_fabric(rig: FabricRig, logs: RankLogs) -> tuple[SweepResult, PairSea
     with cluster.gang(environment=environment) as fresh_gang:
         run = sweep.run_sweep(fresh_gang, names, logs, rig.terms.fabric, only=CHECK_SIZE)
         return run, run_few_pairs(fresh_gang, first_rail(fresh_gang, names), few)
-
-
-def judge_forced_run(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> Trial:
-    """Judge the forced run as the normal run is judged."""
-    trial, fabric = rig.measure.trial(), rig.terms.fabric
-    judge.judge_speed(run, trial)
-    judge.judge_transport(run, fabric, trial)
-    links.judge_networks(pairs, dict.fromkeys(pairs.sent, fabric or ""), {}, trial)
-    return trial
 
 
 def unjudged_off_fabric(rig: FabricRig, trial: Trial, slower: bool | None) -> set[str]:

@@ -120,24 +120,21 @@ def log_findings(findings: list[Finding], fabric: str | None) -> list[Finding]:
 
 def find_off_fabric(
     run: SweepResult, fabric: str | None, detours: Collection[str] = ()
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """Name nodes whose bytes took another device than the agreed fabric.
 
     Nodes with `detours` send to only some peers over another device: another finding reports them.
     """
-    if fabric is None:
-        return []
     off_fabric = {
         node: device
         for node, device in run.main_devices.items()
         if device not in (fabric, UNKNOWN) and node not in detours
     }
-    if not off_fabric:
-        return []
-    devices = ", ".join(sorted(set(off_fabric.values())))
-    message = f"gradient traffic of {', '.join(off_fabric)} used {devices}. Expected: {fabric}"
-    names = {"interface": fabric}
-    return [finding("FAB-WRONG-INTERFACE", message, list(off_fabric), names=names)]
+    if fabric and off_fabric:
+        devices = ", ".join(sorted(set(off_fabric.values())))
+        message = f"gradient traffic of {', '.join(off_fabric)} used {devices}. Expected: {fabric}"
+        names = {"interface": fabric}
+        yield finding("FAB-WRONG-INTERFACE", message, list(off_fabric), names=names)
 
 
 def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> Iterator[Finding]:
@@ -174,9 +171,8 @@ def find_slow_links(pairs: FaultSearchResult, when: str = "") -> list[Finding]:
         guilty, rest = attribute_slow_links(slow, pairs.speeds, len({*chain(*pairs.speeds)}))
         ends = [*(" ".join(end) for end in guilty), *map(" -> ".join, rest)]
         nodes = [node_of(port) for port, _ in [*guilty, *rest]]
-        most, possible = (
-            quantity(max(pairs.speeds[link] for link in of), "GB/s") for of in (slow, [best])
-        )
+        most = quantity(max(pairs.speeds[link] for link in slow), "GB/s")
+        possible = quantity(pairs.speeds[best], "GB/s")
         part = f"{len(slow)} of {len(pairs.speeds)} links"
         text = describe_most(ends, part, most, " -> ".join(best), possible)
         message = f"links{when}: {text}"

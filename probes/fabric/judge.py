@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations, permutations
 from typing import Any
 
@@ -30,9 +29,13 @@ from reference_trainer.launch.gang import Gang, GangError
 from reports.groups import group_pairs
 from reports.measurement import Limit, Verdict
 from reports.numbers import percent, quantity, size_text
-from scaling.collectives import line_rate
 from scaling.collectives.fault_search import FaultSearchResult, Link
-from scaling.collectives.line_rate import fit_alpha_beta, format_table, results_document
+from scaling.collectives.line_rate import (
+    fit_alpha_beta,
+    format_table,
+    results_document,
+    ring_latency,
+)
 from scaling.collectives.operations import OPERATIONS
 from scaling.collectives.paths import PathsBefore, pack_pairs, unmet_rounds
 from scaling.collectives.sweep import plateau_rows
@@ -60,7 +63,7 @@ def judge_lint(
     note = f"no answer from {silent}" if silent else ""
     measure(check.HARMFUL_SETTINGS, None if silent else harmful, note=note)
     measure.explain(detect.find_bad_settings(flags))
-    rows = [{**dataclasses.asdict(flag), "said": flag.statement} for flag in flags]
+    rows = [{**asdict(flag), "said": flag.statement} for flag in flags]
     effective = {name: facts["effective"] for name, facts in nodes.items()}
     caption = "settings of NCCL and gloo on each node, and the doubtful ones"
     measure.keep("settings.json", {"flags": rows, "nodes": effective}, caption=caption)
@@ -79,9 +82,8 @@ def judge_speed(run: SweepResult, measure: Recorder) -> None:
     table = format_table(run.rows, ALL_REDUCE)
     document = results_document(run.rows, ALL_REDUCE, run.ranks)
     measure.keep("all-reduce.txt", table, caption=f"all-reduce sweep; {model}")
-    measure.keep(
-        "all-reduce.json", document, caption="all-reduce sweep in the format of nccl-tests"
-    )
+    caption = "all-reduce sweep in the format of nccl-tests"
+    measure.keep("all-reduce.json", document, caption=caption)
     measure.covered(
         f"all-reduce over {run.ranks} ranks ({run.backend}) on {nodes} "
         f"up to {size_text(run.rows[-1]['size'])}" + (f"; {run.note}" if run.note else "")
@@ -98,7 +100,7 @@ def judge_sizes(rows: Rows, run: SweepResult, measure: Recorder) -> None:
     A call takes the latency of a sound ring, and its bytes at the rate of the plateau.  The better
     placement counts.
     """
-    sound_s = line_rate.ring_latency(run.ranks, len(run.sent), run.main_device == RDMA)
+    sound_s = ring_latency(run.ranks, len(run.sent), run.main_device == RDMA)
     shortest_s = min(row["seconds"] for row in rows)
     on = f"{run.ranks} ranks on {len(run.sent)} nodes"
     latency_share, slow = sound_s / shortest_s, []
@@ -228,7 +230,7 @@ def split_kinds(run: SweepResult, models: Mapping[str, str]) -> Iterator[SweepRe
     for nodes in group_pairs((models.get(node, ""), node) for node in run.rails).values():
         rates = {node: gbps for node, gbps in run.rail_gbps.items() if node in nodes}
         rails = {node: run.rails[node] for node in nodes}
-        yield dataclasses.replace(run, rails=rails, rail_gbps=rates)
+        yield replace(run, rails=rails, rail_gbps=rates)
 
 
 def judge_rails(
@@ -330,7 +332,7 @@ def judge_rails_at_once(pairs: PairSearch, at_once: FaultSearchResult, measure: 
     Both are speeds of pairs that send both ways: a link may be slower than one way alone.
     """
     alone = max(pairs.one_rail, at_once.typical)
-    judged = dataclasses.replace(at_once, typical=alone)
+    judged = replace(at_once, typical=alone)
     share = judge_slowest_pair(judged, measure, ", all rails at once")
     new = detect.only_at_once(at_once, pairs.speed, pairs.lossy)
     crowd, new = detect.find_crowd(new, pairs.speed.speeds)
@@ -369,7 +371,7 @@ def judge_groups(
     measure(check.WRONG_ELEMENTS, sum(result.wrong.values()), on="groups of nodes")
     if leaves:
         rest = [g for g in result.groups if sum(not {*g}.isdisjoint(one) for one in leaves) < 2]
-        result = dataclasses.replace(result, groups=rest)
+        result = replace(result, groups=rest)
     measure.explain(detect.find_slow_groups(result, pairs))
     measure.covered(f"all-reduce in groups: {result.coverage}")
 
@@ -490,7 +492,7 @@ def try_inside(rig: FabricRig, run: SweepResult) -> InsideSpeeds | None:
     except GangError as error:
         rig.measure(check.ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS, None, note=str(error))
         return None
-    inside = dataclasses.replace(inside, models=rig.models)
+    inside = replace(inside, models=rig.models)
     node_pairs.judge_inside(inside, rig.measure)
     return inside
 
@@ -511,9 +513,8 @@ def fabric_devices(rig: FabricRig, run: SweepResult) -> dict[str, str]:
 
 def explain_without_pairs(rig: FabricRig, run: SweepResult, wrong: Rows) -> None:
     """Report bytes off the fabric and wrong data, as far as the sweep alone shows them."""
-    rig.measure.explain(
-        detect.find_off_fabric(run, rig.terms.fabric), detect.wrong_data(wrong, run.rank_nodes)
-    )
+    off_fabric = detect.find_off_fabric(run, rig.terms.fabric)
+    rig.measure.explain(off_fabric, detect.wrong_data(wrong, run.rank_nodes))
 
 
 def judge_pair_networks(

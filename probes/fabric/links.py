@@ -13,14 +13,8 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import RDMA, UNKNOWN, interfaces_of, main_device
 from probes.fabric import criterion as check
 from probes.fabric import detect
+from probes.fabric import link_counters as counters
 from probes.fabric.addresses import node_of, rail_of, suspects
-from probes.fabric.link_counters import (
-    SOUND_LOSS,
-    WAYS,
-    counter_difference,
-    read_ports,
-    read_tcp_counters,
-)
 from probes.fabric.node_pairs import PairSearch
 from probes.fabric.sweep import SweepResult, highest
 from probes.findings import MAX_NAMES, finding, join_names, name_port
@@ -107,14 +101,14 @@ def read_all(doctored: bool = False) -> dict[str, Any]:
 
     If `doctored`, each port reports two more carrier changes, and errors in 1 % of all packets.
     """
-    ports = read_ports()
+    ports = counters.read_ports()
     for port in ports.values() if doctored else ():
         if port["changes"] is not None:
             port["changes"] += 2
         for way, count in port["errors"].items():
             if count is not None:
                 port["errors"][way] = count + 1 + (port["packets"][way] or 0) // 100
-    return {"ports": ports, "tcp": read_tcp_counters()}
+    return {"ports": ports, "tcp": counters.read_tcp_counters()}
 
 
 def node_growth(
@@ -124,14 +118,14 @@ def node_growth(
     names = fabric_ports(before["ports"], fabric)
     if not names:
         return None
-    grown = counter_difference(before["ports"], after["ports"])
+    grown = counters.counter_difference(before["ports"], after["ports"])
     ports = {name: grown.get(name) or {} for name in names}
     changes = {name: port.get("changes") for name, port in ports.items()}
     for name in names:  # RoCE: its interface counts changes that such a port does not count
         below = before["ports"][name]["lower"]
         if changes[name] is None and any(changes.get(port) is not None for port in below):
             del changes[name]
-    evidence = {"ports": ports, "tcp": counter_difference(before["tcp"], after["tcp"])}
+    evidence = {"ports": ports, "tcp": counters.counter_difference(before["tcp"], after["tcp"])}
     # An interface below RDMA counts the errors of RDMA's packets, but not these packets.
     rdma = [name for name in names if "/" in name]
     groups = [_with_lower(before["ports"], [one]) for one in rdma] or [[name] for name in names]
@@ -170,7 +164,7 @@ def _count_errors(ports: Ports) -> Iterator[PortErrors]:
 
     EFA counts no errors of what it sends: it counts lost packets as resent.
     """
-    for way in WAYS:
+    for way in counters.WAYS:
         errors = {name: (port.get("errors") or {}).get(way) for name, port in ports.items()}
         packets = [(port.get("packets") or {}).get(way) for port in ports.values()]
         known = {name: count for name, count in errors.items() if count is not None}
@@ -379,22 +373,19 @@ def judge_loss(
     """
     in_sweep = run.lost_shares
     shares = {f"{node} in the all-reduce": share for node, share in in_sweep.items()}
-    links = {" -> ".join(link): share for link, share in pairs.lost.items()}
+    links = name_links(pairs.lost)
     if not leave_out(measure, check.LOST_PACKETS, {**links, **shares}):
         note = UNCOUNTED
         if RDMA in run.main_devices.values():
             note += COUNTED_BY.format(check.LOST_PACKETS)
-        judge_link_loss(pairs.lost, measure, note)
+        record_worst(measure, check.LOST_PACKETS, links, note)
         record_worst(measure, check.LOST_PACKETS, shares, note)
     measure.explain(find_loss(pairs.lossy, pairs.lost, in_sweep, max_lost, unstable))
 
 
-def judge_link_loss(
-    lost: Mapping[Link, float | None], measure: Recorder, note: str = UNCOUNTED
-) -> None:
-    """Judge the link that lost the largest share, among the links tested two by two."""
-    shares = {" -> ".join(link): share for link, share in lost.items()}
-    record_worst(measure, check.LOST_PACKETS, shares or {"pairs of nodes": None}, note)
+def name_links(lost: Mapping[Link, float | None]) -> dict[str, float | None]:
+    """Return the shares lost by the names of their links; nothing is known if none was tested."""
+    return {" -> ".join(link): share for link, share in lost.items()} or {"pairs of nodes": None}
 
 
 def judge_link_stalls(stalls: Mapping[Link, float], explained: bool, measure: Recorder) -> None:
@@ -418,7 +409,7 @@ def judge_stalls(run: SweepResult, explained: bool, measure: Recorder) -> None:
     stall, lost = run.longest_stall, run.lost_shares
     message = f"an all-reduce of {stall.size} bytes took {quantity(stall.call_s, 's')} on "
     message += f"rank {stall.rank}. Median: {quantity(stall.median_s, 's')}"
-    if named := [node for node, share in lost.items() if share and share > SOUND_LOSS]:
+    if named := [node for node, share in lost.items() if share and share > counters.SOUND_LOSS]:
         message += f". Meanwhile, packets of {join_names(named)} were lost"
     cause = finding("FAB-STALLS", message, named, names={"rank": stall.rank})
     failed = measure.would_fail(check.LONGEST_STALL, stall.seconds) and not explained

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -13,14 +13,8 @@ from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder
 from probes.cluster.network_facts import interfaces_of, join_fabric
 from probes.fabric import criterion as check
+from probes.fabric import link_counters as counters
 from probes.fabric.addresses import RailRanks, find_rails, node_of, port_name, ranks_by_node
-from probes.fabric.link_counters import (
-    SOUND_LOSS,
-    LinkReader,
-    bytes_sent,
-    lasting_loss,
-    lost_shares,
-)
 from probes.fabric.rails import is_own_rail
 from probes.fabric.sweep import init_seconds, lowest
 from probes.findings import MAX_NAMES, describe_most, finding, join_names
@@ -122,7 +116,6 @@ def run_few_pairs(
     gang: Gang,
     rail: RailRanks,
     nodes: int,
-    max_lost: float = 1.0,
     bad: BadSender | None = None,
     environment: dict[str, str | None] | None = None,
 ) -> PairSearch:
@@ -131,7 +124,7 @@ def run_few_pairs(
     No pair meets twice: the planted fault is there the first time.
     """
     few = replace(rail, ports=dict(islice(rail.ports.items(), nodes)))
-    return _search(_Meetings(gang, [few], max_lost, bad, environment, is_control=True))
+    return _search(_Meetings(gang, [few], 1.0, bad, environment, is_control=True))
 
 
 def _search(
@@ -141,10 +134,9 @@ def _search(
     # The search for lossy links uses the same meetings: pairs are not measured again for it.
     ports, matrix = [[*rail.ports] for rail in meetings.rails], meetings.matrix(full)
     lossy = search_rails(ports, meetings.measure_loss, matrix, first=first)
-    found = meetings
     alone = {} if meetings.is_control else meetings.measure_alone(speed.slow_links)
-    seen = found.wrong, found.lost, found.sent, found.rails
-    return PairSearch(speed, lossy, *seen, alone=alone, stalls=found.stalls)
+    seen = meetings.wrong, meetings.lost, meetings.sent, meetings.rails
+    return PairSearch(speed, lossy, *seen, alone=alone, stalls=meetings.stalls)
 
 
 @dataclass
@@ -230,7 +222,7 @@ class _Meetings:
             batch = table[start : start + JOB_ROUNDS]
             timeout_s = init_seconds(self.gang.size) + 30 + WAY_SECONDS * directions * len(batch)
             repeats = FEW_REPEATS if self.is_control else REPEATS
-            call: tuple[Any, ...] = repeats, None, LinkReader, None, ways
+            call: tuple[Any, ...] = repeats, None, counters.LinkReader, None, ways
             if bad := self.bad:
                 slow = bad.rank, bad.delay_s
                 call = repeats, None, partial(_make_reader, bad.rank, bad.resent_share), slow, ways
@@ -337,12 +329,12 @@ class _Meetings:
 
         RDMA's packets are those of all its node's ranks: there all losses may be of this link.
         """
-        rail, grown = self.rail_of[link[0]], bytes_sent(readings)
-        shares = lost_shares(readings) or []
+        rail, grown = self.rail_of[link[0]], counters.bytes_sent(readings)
+        shares = counters.lost_shares(readings) or []
         if self.is_at_once:
             shares = [one * len(self.rails) for one in shares]
             share = max(shares, default=None)
-            is_sound = share is not None and share <= min(SOUND_LOSS, self.max_lost)
+            is_sound = share is not None and share <= min(counters.SOUND_LOSS, self.max_lost)
             is_clean = is_sound and is_own_rail(rail, self.rails, grown, payload)
             (self.clean.add if is_clean else self.clean.discard)(link)
             own = {*interfaces_of(rail.fabric)}
@@ -350,13 +342,13 @@ class _Meetings:
             grown = {name: count for name, count in grown.items() if name not in others}
         meetings = self.tries.setdefault(link, [])
         meetings += [shares] if shares else []
-        self.lost[link] = lasting_loss(meetings, self.max_lost) if meetings else None
+        self.lost[link] = counters.lasting_loss(meetings, self.max_lost) if meetings else None
         self.sent[link] = join_fabric(grown, rail.fabric)
 
 
-def _make_reader(bad_rank: int, resent_share: float) -> LinkReader:
+def _make_reader(bad_rank: int, resent_share: float) -> counters.LinkReader:
     """Make the reader of this rank; that of the bad rank reports packets as resent."""
-    return LinkReader(resent_share if os.environ["RANK"] == str(bad_rank) else 0.0)
+    return counters.LinkReader(resent_share if os.environ["RANK"] == str(bad_rank) else 0.0)
 
 
 def _links_of(rounds: list[list[Pair]]) -> list[Link]:
@@ -505,9 +497,8 @@ def judge_inside(inside: InsideSpeeds, measure: Recorder, *, alone: bool = False
     if not alone:
         shares, against = inside.shares(), check.ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS
         where, share = min(shares.items(), key=lambda item: item[1], default=("cluster", None))
-        measure(
-            against, share, on=where, samples=len(shares) or None, note="" if shares else UNLIKE
-        )
+        note = "" if shares else UNLIKE
+        measure(against, share, on=where, samples=len(shares) or None, note=note)
         lone = [node for node in inside.busbw if node not in shares]
         if lone and shares and not is_agreed(measure, name):
             note = f"no other node has as many ranks and the same GPUs: agree on [FABRIC.{name}]"
@@ -524,34 +515,32 @@ def judge_inside(inside: InsideSpeeds, measure: Recorder, *, alone: bool = False
     measure.covered(f"all-reduce inside {nodes}{', all at once' * (not alone)}{left_out}")
 
 
-def find_slow_inside(inside: InsideSpeeds, least: float, agreed: float | None) -> list[Finding]:
+def find_slow_inside(inside: InsideSpeeds, least: float, agreed: float | None) -> Iterator[Finding]:
     """Name each node whose all-reduce is below `least` of the typical, or below the agreed figure.
 
     If every node is below the agreed figure, one finding names them all.
     """
-    shares, findings = inside.shares(), []
+    shares = inside.shares()
     slow = [node for node, share in shares.items() if share < least]
     if is_most := 2 * len(slow) > len(shares) > 2:
         best = max(inside.peers(slow[0]), key=lambda node: inside.busbw[node])
-        most, possible = (
-            quantity(max(inside.busbw[node] for node in of), "GB/s") for of in (slow, [best])
-        )
+        most = quantity(max(inside.busbw[node] for node in slow), "GB/s")
+        possible = quantity(inside.busbw[best], "GB/s")
         part = f"{len(slow)} of {len(shares)} nodes"
         message = f"all-reduce inside a node: {describe_most(slow, part, most, best, possible)}"
-        findings.append(finding("FAB-SLOW-INSIDE", message, slow[:MAX_NAMES]))
+        yield finding("FAB-SLOW-INSIDE", message, slow[:MAX_NAMES])
     for node in slow if not is_most else ():
         typical = quantity(inside.typical(node), "GB/s")
         message = f"all-reduce inside {node}: {quantity(inside.busbw[node], 'GB/s')}, "
         message += f"{percent(shares[node])} of a typical node's {typical}"
-        findings.append(finding("FAB-SLOW-INSIDE", message, [node]))
+        yield finding("FAB-SLOW-INSIDE", message, [node])
     below = [n for n, speed in inside.busbw.items() if agreed and speed < agreed and n not in slow]
     if below:
         speeds = quantity(min(inside.busbw[node] for node in below), "GB/s")
         message = f"all-reduce inside {join_names(below)}: {speeds}. "
         message += f"Agreed: {quantity(agreed or 0.0, 'GB/s')}"
-        findings.append(finding("FAB-SLOW-INSIDE", message, below))
+        yield finding("FAB-SLOW-INSIDE", message, below)
     wrong = {node: count for node, count in inside.wrong.items() if count}
     for node, count in wrong.items():
         message = f"all-reduce inside {node} returned {quantity(count, 'wrong elements')}"
-        findings.append(finding("FAB-WRONG-DATA", message, [node]))
-    return findings
+        yield finding("FAB-WRONG-DATA", message, [node])

@@ -139,15 +139,13 @@ def judge_rails_reach(
     measure: Recorder,
 ) -> None:
     """Judge the reach of each rail, by its interface; name swapped cables instead of dead ports."""
-    if len(reach) == 1:
-        judge_reach(next(iter(reach.values())), measure)
-        return
     swapped: dict[str, dict[str, str]] = {}
-    if any(find_unreachable(one) for one in reach.values()):
+    several = len(reach) > 1
+    if several and any(find_unreachable(one) for one in reach.values()):
         swapped = hear_swapped(gang, node_names, [*filter(None, reach)])
     for rail, one in reach.items():
         explained = [node for node, rails in swapped.items() if rail in rails]
-        judge_reach(one, measure, str(rail), explained)
+        judge_reach(one, measure, str(rail) if several else "", explained)
     measure.explain(swapped_findings(swapped))
 
 

@@ -133,8 +133,7 @@ def judge_collectives(
     for name, speed in speeds.items():
         on = size_text(speed.size)
         if is_agreed(measure, f"{name}_busbw"):
-            noise: dict[str, Any] = {"spread": speed.spread, "samples": speed.samples}
-            measure(f"{name}_busbw", speed.busbw, on=on, **noise)
+            measure(f"{name}_busbw", speed.busbw, on=on, spread=speed.spread, samples=speed.samples)
         else:
             measure.note(f"{name}_busbw", speed.busbw, "GB/s", on=on)
     shares = {name: sweep.lowest(measure, f"{name}_against_all_reduce") for name in speeds}

@@ -62,8 +62,7 @@ def start_driver(cluster: Cluster, command: list[str], **options: Any) -> subpro
     `options` are those of subprocess.Popen.
     """
     # Otherwise, over ray://, the server waits 30 s for a killed client to reconnect.
-    own = {"RAY_ADDRESS": cluster.address, "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "0"}
-    env = {**os.environ, **own}
+    env = {**os.environ, "RAY_ADDRESS": cluster.address, "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "0"}
     child = subprocess.Popen(command, env=env, start_new_session=True, text=True, **options)
     cluster.cleanup.register("process", str(child.pid))
     return child

@@ -81,7 +81,8 @@ class SpareNodeHost:
     """Ray actor on the head node that holds the input of the processes that own the raylets."""
 
     def __init__(self) -> None:
-        self._children: list[subprocess.Popen[str]] = []
+        # Their pipes are there: the type of a process says that they may be None.
+        self._children: list[Any] = []
         self._raylets: dict[str, int] = {}
 
     def start(self, address: str, count: int, resource: str) -> list[str]:
@@ -100,12 +101,10 @@ class SpareNodeHost:
         script = str(Path(__file__).resolve())
         command = [sys.executable, script, address, ip, str(count), resource, session]
         pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        child = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
+        child: Any = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
         self._children.append(child)
-        assert child.stdout is not None
         line = child.stdout.readline()
         if not line:
-            assert child.stderr is not None
             last_line = child.stderr.read().strip().splitlines()[-1:]
             raise RuntimeError(f"seatrial could not start a spare Ray node: {' '.join(last_line)}")
         pids = json.loads(line)
@@ -128,7 +127,6 @@ class SpareNodeHost:
     def close(self) -> None:
         """End the owner processes, and with them all raylets."""
         for child in self._children:
-            assert child.stdin is not None
             child.stdin.close()
         for child in self._children:
             child.wait(timeout=20)

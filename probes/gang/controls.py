@@ -16,7 +16,7 @@ from probes.gang import invariants as checks
 from probes.gang import judge
 from probes.gang.job_driver import COMPLETE
 from probes.gang.observer import UnregisteredGpuUser
-from probes.gang.scenario import DRAIN_SECONDS, PLACED_SECONDS, Scenario
+from probes.gang.scenario import DRAIN_SECONDS, Scenario
 from probes.gang.scenario_checks import judge_gpu_use, judge_partial_holds, judge_rate
 
 LOOK_SECONDS = 0.3  # for an action to appear in several samples
@@ -182,9 +182,7 @@ def control_two_that_fit(run: Scenario) -> None:
     with run.as_control():
         run.wait_idle()
         gangs = run.ask_together(("A", half), ("B", max(run.total - half, 1)))
-        run.until(
-            lambda sample: all(checks.is_whole(sample, gang) for gang in gangs), PLACED_SECONDS
-        )
+        run.until(lambda sample: all(checks.is_whole(sample, gang) for gang in gangs))
         run.observer.wait(LOOK_SECONDS)
         last = run.observer.samples[-1]
         run.release_all()

@@ -119,7 +119,7 @@ class JobDriver:
 
     def ask(
         self, name: str, size: int, strategy: str = "PACK", staff: bool = False, resource: str = ""
-    ) -> str:
+    ) -> None:
         """Ask for one placement group of `size` accelerators, with an actor in each on `staff`."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -129,12 +129,10 @@ class JobDriver:
         self.groups[name] = group
         if staff:
             self._spawn(size, scheduling_strategy=PlacementGroupSchedulingStrategy(group))
-        return name
 
-    def naive(self, count: int) -> int:
-        """Ask for single actors without a group; return how many were asked for so far."""
+    def naive(self, count: int) -> None:
+        """Ask for single actors without a group."""
         self._spawn(count)
-        return len(self.actors)
 
     def _spawn(self, count: int, **options: Any) -> None:
         import ray
@@ -168,12 +166,11 @@ class JobDriver:
         ray.wait(all_refs, num_returns=len(all_refs), timeout=START_SECONDS)
         return {component: ray.get(calls, timeout=1) for component, calls in refs.items()}
 
-    def drop(self, name: str) -> str:
+    def drop(self, name: str) -> None:
         """Give one group back."""
         remove_group(self.groups.pop(name))
-        return name
 
-    def complete(self, gang: str, size: int, timeout_s: float) -> str:
+    def complete(self, gang: str, size: int, timeout_s: float) -> None:
         """Ask for the gang's second group; if it is not placed in time, give both groups back.
 
         This runs in the background; `outcome` returns how it ended.
@@ -195,14 +192,13 @@ class JobDriver:
 
         self._background = threading.Thread(target=wait, daemon=True)
         self._background.start()
-        return gang
 
     def outcome(self, seconds: float = OUTCOME_SECONDS) -> str:
         """Wait at most `seconds` for `complete` or `train` to end; return how it ended."""
         self._background.join(seconds)
         return self.outcome_text
 
-    def train(self, size: int, folder: str, timeout_s: float) -> int:
+    def train(self, size: int, folder: str, timeout_s: float) -> None:
         """Run Ray Train with `size` workers in the background; it asks again after `timeout_s`.
 
         `outcome` waits for its end and returns it. A job that guards this one removes what Ray
@@ -232,14 +228,12 @@ class JobDriver:
         self.outcome_text = "still runs"
         self._background = threading.Thread(target=fit, daemon=True)
         self._background.start()
-        return size
 
-    def flow(self, prefix: str, sizes: list[int], width: int, hold: float, endless: bool) -> str:
+    def flow(self, prefix: str, sizes: list[int], width: int, hold: float, endless: bool) -> None:
         """Start a stream of gangs in the background, `width` at a time, each held `hold` s."""
         turns = cycle(sizes) if endless else iter(sizes)
         self.streams.append(GangStream(self.resource, prefix, turns, width, hold))
         self.streams[-1].thread.start()
-        return prefix
 
     def finished(self) -> bool:
         """Return whether every stream has ended by itself."""
@@ -255,8 +249,8 @@ class JobDriver:
         self.streams = []
         return results
 
-    def withdraw(self) -> int:
-        """Kill the actors that wait for room; return their number."""
+    def withdraw(self) -> None:
+        """Kill the actors that wait for room."""
         import ray
 
         calls = [actor.location.remote() for actor in self.actors]
@@ -265,9 +259,8 @@ class JobDriver:
         for actor in waiting:
             ray.kill(actor)
             self.actors.remove(actor)
-        return len(waiting)
 
-    def release(self) -> bool:
+    def release(self) -> None:
         """Give everything back."""
         import ray
 
@@ -278,16 +271,14 @@ class JobDriver:
             self.drop(name)
         self.actors = []
         self.clean_up()
-        return True
 
-    def guard(self, job: str, alone: bool) -> str:
+    def guard(self, job: str, alone: bool) -> None:
         """Register a job whose Ray Train leftovers this job removes when it releases all, or ends.
 
         `alone`: the cluster has no jobs of other people, who may use Ray Train as well.
         """
         self._guarded = job
         self._jobs_before = living_jobs() if alone else None
-        return job
 
     def clean_up(self, ending: bool = False) -> None:
         """Remove what the guarded job's Ray Train left; on `ending` that job is about to die too.

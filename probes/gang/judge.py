@@ -24,9 +24,7 @@ def start_two_gangs(run: Scenario, need: int) -> tuple[str, str]:
     """Start a gang of A that runs and a gang of B that has no room; return both names."""
     running = run.ask("A", need)
     run.wait_placed(running)
-    waiting = run.ask("B", need)
-    run.observer.wait(PENDING_SECONDS)
-    return running, waiting
+    return running, run.ask("B", need, PENDING_SECONDS)
 
 
 def judge_withdrawal(run: Scenario, gang: str, since: float) -> None:
@@ -106,23 +104,31 @@ def missing_actors(sample: Sample, need: int) -> int:
     return max(0, need - sum(sample["actors"].values()))
 
 
-def judge_not_blocked(run: Scenario, gang: str, since: float) -> None:
-    """Judge that a gang that has room is placed although another gang waits."""
-    took = run.elapsed(since, run.wait_placed(gang))
+def judge_not_blocked(run: Scenario, job: str, size: int, event: str) -> str:
+    """Ask for a gang that has room; judge that it is placed although another gang waits.
+
+    `event` is the mark of the request. Returns the gang's name.
+    """
+    asked_at = run.observer.mark(event)
+    gang = run.ask(job, size)
+    took = run.elapsed(asked_at, run.wait_placed(gang))
     run.measure.note("placed_behind_in", took, "s")
     message = (
         f"Ray did not place gang {gang} within {PLACED_SECONDS} s, although enough accelerators "
         f"were free. Last sample: {_states_text(run.observer.samples[-1])}"
     )
     run.measure_at_end(check.BLOCKED_BEHIND, int(took is None), finding("GANG-BLOCKED", message))
+    return gang
 
 
-def time_handoff(run: Scenario, since: float, gang: str, never: str) -> float | None:
+def time_handoff(run: Scenario, since: float, gang: str, who: str, event: str) -> float | None:
     """Judge how long a waiting gang takes to be placed once there is room.
 
-    Returns when it was placed, or None. `never` describes the failure if it never was.
+    Returns when it was placed, or None. If it never was, `who` names the gang, and `event` is what
+    made room.
     """
     placed = run.wait_placed(gang)
+    never = f"Ray did not place {who} within {PLACED_SECONDS} s after {event}"
     took, event = run.elapsed(since, placed), f"the placement of gang {gang}"
     judge_time(run, check.PLACEMENT_DELAY, took, event, never)
     stuck = finding("GANG-STUCK", f"{never}. Last sample: {_states_text(run.observer.samples[-1])}")

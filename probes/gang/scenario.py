@@ -162,13 +162,16 @@ class Scenario:
         self.rig.gang_count += 1
         return f"{job}-{self.rig.gang_count}"
 
-    def ask(self, job: str, size: int, **options: Any) -> str:
-        """Ask for one gang in one job; return its name.
+    def ask(self, job: str, size: int, watch_s: float = 0.0, **options: Any) -> str:
+        """Ask for one gang in one job, and observe it for `watch_s` seconds; return its name.
 
         Options are those of JobDriver.ask. `part` is the end of a group's name, `gang` is the gang
         that the group belongs to.
         """
-        return self.ask_together((job, size, options))[0]
+        (gang,) = self.ask_together((job, size, options))
+        if watch_s:
+            self.observer.wait(watch_s)
+        return gang
 
     def ask_together(self, *requests: tuple[Any, ...]) -> list[str]:
         """Send several requests (job, size[, options]) at once; return the gangs' names."""

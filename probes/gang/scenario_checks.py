@@ -15,8 +15,7 @@ from probes.contract.placement import Placement, Slot
 from probes.faults.spare_nodes import SpareNodes
 from probes.findings import finding, join_names
 from probes.gang import criterion as check
-from probes.gang import invariants as checks
-from probes.gang import judge
+from probes.gang import invariants, judge
 from probes.gang.invariants import Sample, count_placed
 from probes.gang.observer import REQUIRED_RATE_HZ, ScenarioMark
 from probes.gang.scenario import ContentionRig, Scenario
@@ -117,9 +116,7 @@ def lose_free_node(run: Scenario, spares: SpareNodes, waiting: str, victim: str)
     lost_at = kill_spare_node(run, spares, victim, "the free node is lost")
     detected = run.until(lambda sample: victim not in sample["free_on"], LOSS_SECONDS)
     _judge_detection(run, lost_at, detected, victim)
-    asked_at = run.observer.mark("B asks for one")
-    behind = run.ask("B", 1)
-    judge.judge_not_blocked(run, behind, asked_at)
+    behind = judge.judge_not_blocked(run, "B", 1, "B asks for one")
     judge.judge_withdrawal(run, waiting, run.drop(waiting, "B cancels"))
     run.drop(behind)
 
@@ -150,8 +147,7 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
         took, event = run.elapsed(asked, unaided), f"the placement of gang {gang}"
         judge.judge_time(run, check.PLACEMENT_DELAY, took, event, "")
         return
-    never = "Ray did not place job B within 30 s after the gang of job A was removed"
-    judge.time_handoff(run, removed, gang, never)
+    judge.time_handoff(run, removed, gang, "job B", "the gang of job A was removed")
     message = (
         f"Ray did not place gang {gang} for {BLOCKED_SECONDS:g} s. It needs 1 accelerator, and "
         f"{free} were free. Meanwhile gang {running} still existed. It had lost node {victim}"
@@ -208,7 +204,7 @@ def judge_invariants(run: Scenario) -> None:
         judge_partial_holds(run.segments, run.measure)
         _judge_overcommit(run, samples)
         if run.steady:
-            leaks = (checks.count_leaked(segment, run.total) for segment in run.segments)
+            leaks = (invariants.count_leaked(segment, run.total) for segment in run.segments)
             _judge_leak(run, check.LEAKED, max(leaks))
         last = run.observer.samples[-1]
         held = 0 if free_again is not None else run.total - last["free"]
@@ -224,16 +220,16 @@ def judge_invariants(run: Scenario) -> None:
 def judge_partial_holds(segments: Sequence[Sequence[Sample]], measure: Recorder) -> None:
     """Judge that no sample of these segments shows a partly placed gang."""
     samples = [sample for segment in segments for sample in segment]
-    count = sum(bool(checks.partial_gangs(one)) for one in samples) if samples else None
+    count = sum(bool(invariants.partial_gangs(one)) for one in samples) if samples else None
     measure(check.PARTIALLY_HELD, count, samples=len(samples), note="seatrial took no sample")
-    spans = [span for segment in segments for span in checks.find_partial_holds(segment)]
+    spans = [span for segment in segments for span in invariants.find_partial_holds(segment)]
     for span in spans[:3]:
         measure.explain(judge.blame_job("GANG-PARTIAL", span.describe(), span.job))
 
 
 def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
     """Judge that no accelerator was given away twice."""
-    bad = checks.find_overcommitted(samples, run.capacity)
+    bad = invariants.find_overcommitted(samples, run.capacity)
     first = next(iter(bad), {})
     shown = join_names(f"{count} accelerators held on {node}" for node, count in first.items())
     seen = quantity(len(bad), "samples")
@@ -258,28 +254,26 @@ def _judge_leak(run: Scenario, name: str, lost: int) -> None:
 
 def _judge_sampling(run: Scenario) -> None:
     """Judge the sample rate; note the gaps, the age of samples and the duration."""
-    gaps = [gap for segment in run.segments for gap in checks.sample_gaps(segment)]
+    gaps = [gap for segment in run.segments for gap in invariants.sample_gaps(segment)]
     if run.sampled:
         judge_rate(gaps, run.measure)
     run.measure.note("longest_gap", max(gaps, default=None), "s", on="sampling")
     lags = [sample["took"] for sample in run.samples]
-    run.measure.note("lag", checks.percentile_95(lags), "s", on="sampling")
+    run.measure.note("lag", invariants.percentile_95(lags), "s", on="sampling")
     run.measure.note("longest_lag", max(lags, default=None), "s", on="sampling")
     run.measure.note("duration", sum(gaps), "s")
 
 
 def judge_rate(gaps: Sequence[float], measure: Recorder) -> None:
     """Judge the sample rate; `gaps` are the seconds between samples."""
-    rate, reason = checks.sample_rate(gaps, REQUIRED_RATE_HZ)
+    rate, reason = invariants.sample_rate(gaps, REQUIRED_RATE_HZ)
     measure(check.SAMPLE_RATE, rate, samples=len(gaps), note=reason)
 
 
-def judge_gpu_use(
-    samples: Sequence[Sample], ray_gpus: dict[str, int], measure: Recorder
-) -> dict[str, tuple[int, list[str]]]:
-    """Judge whether processes use GPUs that Ray counts as free; return {node: (count, GPUs)}."""
-    silent = checks.nvml_errors(samples, ray_gpus)
-    hidden = checks.find_hidden_gpus(samples, ray_gpus)
+def judge_gpu_use(samples: Sequence[Sample], ray_gpus: dict[str, int], measure: Recorder) -> None:
+    """Judge whether processes use GPUs that Ray counts as free."""
+    silent = invariants.nvml_errors(samples, ray_gpus)
+    hidden = invariants.find_hidden_gpus(samples, ray_gpus)
     reasons = join_names(f"{node}: {message}" for node, message in silent.items())
     value = sum(count for count, _ in hidden.values())
     measure(check.UNREGISTERED_USE, None if silent and not hidden else value, note=reasons)
@@ -292,7 +286,6 @@ def judge_gpu_use(
         (_, gpus), *_rest = hidden.values()
         names = {"gpu": gpus[0] if gpus else ""}
         measure.explain(finding("GANG-UNREGISTERED", message, list(hidden), names=names))
-    return hidden
 
 
 def _keep_evidence(run: Scenario, samples: list[Sample]) -> None:
@@ -323,9 +316,9 @@ def chart_series(segments: list[list[Sample]], marks: list[ScenarioMark]) -> dic
     samples, partial, shown_marks = [], [], []
     for segment in segments:
         first, last = segment[0]["t"], segment[-1]["t"]
-        samples += [{**row, "t": row["t"] - origin} for row in checks.sample_changes(segment)]
+        samples += [{**row, "t": row["t"] - origin} for row in invariants.sample_changes(segment)]
         samples.append({"t": last - origin, "nodes": {}, "waits": {}})
-        spans = checks.find_partial_holds(segment)
+        spans = invariants.find_partial_holds(segment)
         partial += [[s.start - origin, s.end - origin, s.job, s.placed, s.size] for s in spans]
         shown_marks += [[mark.t - origin, *mark[1:]] for mark in marks if first <= mark.t <= last]
     return {"samples": samples, "end": end - origin, "marks": shown_marks, "half": partial}

@@ -35,8 +35,7 @@ def test_fragments_are_not_mistaken_for_room(scene, cluster, terms, measure):
             filler = run.ask("A", len(run.capacity), strategy="STRICT_SPREAD")
             if run.wait_placed(filler) is None:
                 raise NoRoom("Ray did not place the gang that takes one accelerator of each node")
-        strict = run.ask("B", size, strategy="STRICT_PACK")
-        run.observer.wait(PENDING_SECONDS)
+        strict = run.ask("B", size, PENDING_SECONDS, strategy="STRICT_PACK")
         used = run.observer.samples[-1]["gangs"][strict]["nodes"]
         message = (
             f"Ray placed a STRICT_PACK gang of {size} on {join_names(used)}, although no node had "
@@ -44,15 +43,14 @@ def test_fragments_are_not_mistaken_for_room(scene, cluster, terms, measure):
         )
         wrong = finding("GANG-MISPLACED", message)
         run.measure_at_end(check.PLACED_IN_FRAGMENTS, len(used), wrong, ours=len(used) > 1)
-        asked_at = run.observer.mark("A asks for as many with PACK")
-        packed = run.ask("A", size)
-        judge_not_blocked(run, packed, asked_at)
+        packed = judge_not_blocked(run, "A", size, "A asks for as many with PACK")
         nodes = run.observer.samples[-1]["gangs"].get(packed, {}).get("nodes", {})
         controls.control_fragments(measure, nodes)
         if filler:
             run.drop(filler)
-            never = "Ray did not place the STRICT_PACK gang within 30 s after all GPUs were free"
-            time_handoff(run, run.drop(packed), strict, never)
+            time_handoff(
+                run, run.drop(packed), strict, "the STRICT_PACK gang", "all GPUs were free"
+            )
 
 
 def wait_for_whole_node(scene):
@@ -62,14 +60,10 @@ def wait_for_whole_node(scene):
         taken = run.ask("A", 1)
         if run.wait_placed(taken) is None:
             raise NoRoom("Ray did not place the gang that takes one accelerator")
-        strict = run.ask("B", run.total, strategy="STRICT_PACK")
-        run.observer.wait(PENDING_SECONDS)
-        asked_at = run.observer.mark("A asks for the rest")
-        rest = run.ask("A", run.total - 1)
-        judge_not_blocked(run, rest, asked_at)
+        strict = run.ask("B", run.total, PENDING_SECONDS, strategy="STRICT_PACK")
+        rest = judge_not_blocked(run, "A", run.total - 1, "A asks for the rest")
         run.drop(taken)
-        never = "Ray did not place the STRICT_PACK gang within 30 s after all GPUs were free"
-        time_handoff(run, run.drop(rest), strict, never)
+        time_handoff(run, run.drop(rest), strict, "the STRICT_PACK gang", "all GPUs were free")
 
 
 def test_strategies_hold(scene, cluster, terms, measure):
@@ -82,8 +76,7 @@ def test_strategies_hold(scene, cluster, terms, measure):
         wrong = [explain_misplaced(*gang, run.capacity) for gang in used.items()]
         missed = [name for name, bundles in used.items() if not bundles]
         wrong += [f"{name} gang was not placed within 30 s" for name in missed]
-        extra = run.ask("B", nodes + 1, strategy="STRICT_SPREAD")
-        run.observer.wait(PENDING_SECONDS)
+        extra = run.ask("B", nodes + 1, PENDING_SECONDS, strategy="STRICT_SPREAD")
         if count_placed(run.observer.samples[-1], extra):
             gang = f"STRICT_SPREAD gang of {nodes + 1}"
             wrong.append(f"{gang} is on only {nodes} nodes. Expected: it waits")
@@ -132,8 +125,7 @@ def test_a_lost_node_harms_its_own_gang_only(scene):
         # The node that the harmed gang needs next exists but is taken: its request stays feasible.
         taken = run.ask("B", 1, **options)
         run.wait_placed(taken)
-        waiting = run.ask("B", 2, **options)
-        run.observer.wait(PENDING_SECONDS)
+        waiting = run.ask("B", 2, PENDING_SECONDS, **options)
         gangs = run.observer.samples[-1]["gangs"]
         held_nodes = gangs[running]["nodes"]
         empty = set(spares.node_names.values()) - {*held_nodes, *gangs[taken]["nodes"]}

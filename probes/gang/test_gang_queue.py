@@ -40,10 +40,8 @@ def test_a_gang_that_does_not_fit_blocks_nobody(scene, cluster):
     """A gang larger than the cluster waits and holds nothing, and a later gang is placed."""
     with scene("a gang larger than the cluster") as run:
         control_release_one_early(run)
-        huge = run.ask("A", cluster.ray_gpu_count + 1)
-        run.observer.wait(judge.PENDING_SECONDS)
-        asked_at = run.observer.mark("B asks while A waits")
-        judge.judge_not_blocked(run, run.ask("B", max(run.total - 1, 1)), asked_at)
+        huge = run.ask("A", cluster.ray_gpu_count + 1, judge.PENDING_SECONDS)
+        judge.judge_not_blocked(run, "B", max(run.total - 1, 1), "B asks while A waits")
         judge.judge_withdrawal(run, huge, run.drop(huge, "A cancels"))
 
 
@@ -66,8 +64,7 @@ def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
         ended = run.observer.mark("the stream ends")
         run.rig.jobs["B"].call("calm")
         if when is None:
-            never = "Ray did not place the large gang within 30 s after the small gangs ended"
-            when = judge.time_handoff(run, ended, big, never)
+            when = judge.time_handoff(run, ended, big, "the large gang", "the small gangs ended")
         judge.judge_big_wait(run, run.elapsed(asked, when), terms)
         window = [sample for sample in run.samples if asked <= sample["t"] <= (when or ended)]
         overtook = {gang for sample in window for gang, e in sample["gangs"].items() if e["placed"]}

@@ -22,6 +22,7 @@ from probes.launch import criterion as check
 from probes.launch import guide as guides
 from probes.launch import judge, shell
 from probes.launch.guide import Guide, GuidedCluster, GuideError, LaunchPath, own_guide
+from probes.launch.job_processes import NodeNotFree
 from probes.launch.ranks import all_lack, group_by_problem, wrong_ranks
 from probes.launch.shell import HOMES, NoUser, Transcript, User, why_no_other_user
 from probes.launch.training import JobBytes
@@ -166,7 +167,7 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
     """Yield the path to follow.  Remove its user afterwards.
 
     Fails the probe in one sentence where there is no dashboard, no room, or no guide, or where a
-    guide, a user or the user's processes hinder it.
+    guide, a user, the user's processes or those on a node hinder it.
     """
     if not cluster.dashboard:
         pytest.fail(
@@ -187,7 +188,7 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
     try:
         with new_user(GuidedCluster(cluster, terms, _find_guide(terms, measure)), measure) as path:
             yield path
-    except (GuideError, NoUser, StillRuns) as error:
+    except (GuideError, NodeNotFree, NoUser, StillRuns) as error:
         pytest.fail(str(error), pytrace=False)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
-import queue
 import re
 import shlex
 import shutil
@@ -14,8 +13,9 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from concurrent import futures
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,9 @@ from probes.contract.contract import Contract
 from probes.contract.terms import ClusterTerms
 from probes.launch import shell
 from probes.launch.shell import RunningScript, Transcript, User
+from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
 
+RULES = Path(__file__).with_name("rules.toml")
 SHELLS = frozenset(("sh", "bash", "shell", "zsh", "console", "shell-session", "terminal"))
 SKIP = "<!-- seatrial: skip -->"  # before a block that is no step of the path
 MAX_BYTES = 1 << 20
@@ -161,26 +163,22 @@ def _fetch(url: str) -> bytes:
 
     A thread fetches, so that one deadline holds for names, connection, headers and content.
     """
-    answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
-    threading.Thread(target=_read_url, args=[url, answers], daemon=True).start()
-    answer: bytes | Exception = TimeoutError()
-    with suppress(queue.Empty):
-        answer = answers.get(timeout=FETCH_SECONDS)
-    if isinstance(answer, TimeoutError):  # the thread's deadline is the same
-        raise TimeoutError(f"no complete answer within {FETCH_SECONDS} s")
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    content: futures.Future[bytes] = futures.Future()
+    threading.Thread(target=_read_url, args=[url, content], daemon=True).start()
+    try:
+        return content.result(FETCH_SECONDS)
+    except (TimeoutError, futures.TimeoutError):  # the thread's deadline is the same
+        raise TimeoutError(f"no complete answer within {FETCH_SECONDS} s") from None
 
 
-def _read_url(url: str, answers: queue.SimpleQueue[bytes | Exception]) -> None:
+def _read_url(url: str, content: futures.Future[bytes]) -> None:
     try:
         with urllib.request.build_opener(_ToHttps).open(url, timeout=FETCH_SECONDS) as answer:
-            answers.put(read_answer(answer, FETCH_SECONDS, MAX_BYTES))
+            content.set_result(read_answer(answer, FETCH_SECONDS, MAX_BYTES))
     except Exception as error:  # noqa: BLE001  (raised again by who waits)
         if isinstance(error, urllib.error.HTTPError):
             error.close()
-        answers.put(error)
+        content.set_exception(error)
 
 
 def parse_guide(name: str, text: str, *, own: bool = False, section: str | None = None) -> Guide:
@@ -250,55 +248,45 @@ def _typed(block: list[Command]) -> list[Command]:
         return [command for command in block if command.text.strip()]
     typed, goes_on = [], False
     for command in block:
-        prompt = command.text.startswith("$ ")
-        continued = goes_on and command.text.startswith("> ")
-        if prompt or continued or goes_on:
-            text = command.text[2:] if prompt or continued else command.text
+        if goes_on or command.text.startswith("$ "):
+            text = command.text[2:] if command.text.startswith(("$ ", "> ")) else command.text
             typed.append(Command(command.line, text))
-        goes_on = bool(typed) and (prompt or goes_on) and command.text.endswith("\\")
+            goes_on = command.text.endswith("\\")
     return typed
 
 
-BEGIN = r"(?:^|[;&|(]|\$\(|\bthen\b|\bdo\b)\s*"  # where a command may begin
-ROOTS_COMMANDS = (
-    "apt|apt-get|yum|dnf|zypper|apk|systemctl|service|modprobe|mount|umount|useradd|usermod|"
-    "groupadd|chown|iptables|nft|visudo|swapoff"
-)
+class LintRule(ClosedTable):
+    """What no line of a guide should have, and why: a pattern, where `it` is what is named.
 
+    A test finds the rule in its `example`, and not in the `harmless` line.
+    """
 
-@dataclass(frozen=True)
-class LintRule:
-    """What no line of a guide should have, and why: a pattern, where `it` is what is named."""
-
-    pattern: str
+    pattern: re.Pattern[str]
     found: str
     why: str = "an ordinary user has no right to do this"
+    example: str = ""
+    harmless: str = ""
 
 
-BYTE = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"  # of an address
-RULES = (
-    LintRule(BEGIN + r"(?P<it>sudo|su|doas|pkexec)\b", "runs a command as root"),
-    LintRule(
-        BEGIN + rf"(?P<it>(?:/usr)?(?:/s?bin/)?(?:{ROOTS_COMMANDS})|sysctl\s+-w)(?=\s)",
-        "changes the system",
-    ),
-    LintRule(r"(?P<it>>{1,2}\s*/(?:etc|usr|opt|var|boot|lib)/\S*)", "writes to a system folder"),
-    LintRule(
-        BEGIN + r"(?P<it>ssh|scp|sftp|pdsh|clush|pssh|parallel-ssh)(?=\s)",
-        "logs in to another machine",
-        "a user may have no account there, and a job has no SSH key",
-    ),
-    LintRule(
-        r"(?P<it>(?<![\w.])(?:/home/[\w.-]+|/root|/Users/[\w.-]+|~\w+)(?=/|\s|$|['\"]))",
-        "names one user's home",
-        "another user cannot read this home: use $HOME",
-    ),
-    LintRule(
-        rf"(?P<it>(?<![\w.])(?<!==)(?!127\.|0\.0\.0\.0){BYTE}(?:\.{BYTE}){{3}}(?![\w.]))",
-        "names a fixed address",
-        "the address is wrong when the head node moves: use a name or a variable",
-    ),
-)
+class GuideRules(ClosedTable):
+    """The file rules.toml: each `rule`, and how a line sets a variable, or sets none.
+
+    `setting` finds a variable that NCCL, torch or CUDA reads, with its value: as a shell, YAML or
+    JSON sets it, or as `name` and `value` of Kubernetes.  `${NAME:-value}` sets none.  Nor does
+    `no_setting`: a line that only prints or searches, and what follows on a line.
+    """
+
+    shared: dict[str, str]
+    rule: list[LintRule]
+    setting: re.Pattern[str]
+    no_setting: re.Pattern[str]
+
+
+@cache
+def read_rules() -> GuideRules:
+    """Read the file, once.  Raises TableError."""
+    tables = read_tables(RULES)
+    return validate(GuideRules, fill_shared(tables, tables.get("shared", {})), str(RULES))
 
 
 def lint_guide(
@@ -308,34 +296,21 @@ def lint_guide(
 
     A fault is a line, what it does, and why it should not.
     """
-    rules = [*RULES, *_host_rule(hosts)]
+    rules = [*read_rules().rule, *_host_rule(hosts)]
     return [
         (command, f"{rule.found} ({match['it']})", rule.why)
         for command in commands
         if not command.text.lstrip().startswith("#")
         for rule in rules
-        if (match := re.search(rule.pattern, command.text))
+        if (match := rule.pattern.search(command.text))
     ]
-
-
-# A variable that NCCL, torch or CUDA reads, with its value: as a shell, YAML or JSON sets it, or as
-# `name` and `value` of Kubernetes.  `${NAME:-value}` sets none.  What may repeat is bounded,
-# and has one way to match: a guide may be hostile.
-VARIABLE = re.compile(
-    r"(?<!\$\{)(?<![\w$])(?P<name>(?:NCCL|TORCH_NCCL|GLOO|CUDA)_[A-Z0-9_]+)"
-    r"""(?:=|\\{0,3}["']?[ \t]{0,9}:[ \t]{0,99}|"""
-    r"""\\{0,3}["']?(?:,\s{0,200}|\s{1,200})\\{0,3}["']?value\\{0,3}["']?:[ \t]{0,99})"""
-    r"""(?:\\{0,3}["'](?P<quoted>[^"'\\]*)|(?P<bare>(?:(?!,\w+=)[^\s"'\\;&|(){}\]])*))"""
-)
-# A line that only prints or searches, and what follows on a line: neither sets a variable.
-NO_SETTING = re.compile(r"^[ \t]*(?:#.*|(?:echo|printf|grep)\b[^>|\n]*)$|[ \t]#[ \t].*$", re.M)
 
 
 def find_settings(commands: Sequence[Command]) -> Iterator[tuple[Command, str, str]]:
     """Yield each variable of NCCL, torch or CUDA that a line sets, with a value that is known."""
-    text = NO_SETTING.sub("", "\n".join(command.text for command in commands))
+    text = read_rules().no_setting.sub("", "\n".join(command.text for command in commands))
     line = at = 0
-    for match in VARIABLE.finditer(text):
+    for match in read_rules().setting.finditer(text):
         line, at = line + text.count("\n", at, match.start()), match.start()
         value = match["quoted"] or (match["bare"] or "").rstrip(",")
         if value and not {*"$`<{"} & {*value}:
@@ -351,7 +326,7 @@ def _host_rule(hosts: Sequence[str]) -> list[LintRule]:
         return []
     pattern = rf"(?P<it>(?:(?<=//)|(?<![\w./-]))(?:{names})(?:\.[\w.-]+)?(?![\w-]))"
     why = "the job may run on different nodes: let the scheduler choose"
-    return [LintRule(pattern, "names a node", why)]
+    return [LintRule(pattern=re.compile(pattern), found="names a node", why=why)]
 
 
 # Variables of a user of a cluster with token authentication (Ray 2.52 and later).  The token itself

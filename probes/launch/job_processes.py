@@ -139,14 +139,12 @@ def left_of_jobs(
     return JobState(found, busy_accelerators(cluster, idle))
 
 
-def wait_until_gone(
-    look: Callable[[], JobState | None], seconds: float, clock: Callable[[], float] = time.monotonic
-) -> JobState | None:
+def wait_until_gone(look: Callable[[], JobState | None], seconds: float) -> JobState | None:
     """Look until nothing is left, or `seconds` have passed; return what was seen last."""
-    deadline = clock() + seconds
+    deadline = time.monotonic() + seconds
     while True:
         left = look()
-        if (left and left.empty) or clock() > deadline:
+        if (left and left.empty) or time.monotonic() > deadline:
             return left
         time.sleep(POLL_SECONDS)
 
@@ -187,15 +185,13 @@ def hold_node(cluster: Cluster, node: Mapping[str, Any]) -> Iterator[int]:
     here = NodeAffinitySchedulingStrategy(node["id"], soft=False)
     holder = ray.remote(NodeHolder).options(scheduling_strategy=here, **wanted).remote()
     try:
-        answer = holder.ready.remote()
-        ready, _ = ray.wait([answer], timeout=HOLD_SECONDS)
-        if not ready:
+        try:
+            ray.get(holder.ready.remote(), timeout=HOLD_SECONDS)
+        except ray.exceptions.GetTimeoutError:
             raise NodeNotFree(
                 f"seatrial could not hold {quantity(count, resource + 's')} of {node['name']} in "
                 f"{HOLD_SECONDS} s. If another job uses some, run LAUNCH again after that job"
-            )
-        try:
-            ray.get(answer)
+            ) from None
         except ray.exceptions.RayError as error:
             raise NodeNotFree(f"no process could start on {node['name']}: {error}") from None
         yield count if resource == "GPU" else 1

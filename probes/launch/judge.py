@@ -16,13 +16,7 @@ from probes.findings import finding, join_names
 from probes.launch import criterion as check
 from probes.launch import training
 from probes.launch.guide import Command, Guide, GuidedCluster, find_settings, lint_guide
-from probes.launch.ranks import (
-    AnnouncedJob,
-    WrongRank,
-    group_by_problem,
-    identify_nodes,
-    wrong_ranks,
-)
+from probes.launch.ranks import AnnouncedJob, group_by_problem, identify_nodes, wrong_ranks
 from probes.launch.shell import Transcript, count_rights
 from probes.launch.training import JobBytes, TrainedJob, Wrong
 from reference_trainer.rank_environment import TUNING_VARIABLES
@@ -150,7 +144,10 @@ def judge_ranks(path: GuidedCluster, said: Transcript, measure: Recorder) -> Ann
 def judge_job(
     path: GuidedCluster, said: Transcript, measure: Recorder, *, on: str = "cluster", **what: Any
 ) -> AnnouncedJob:
-    """Judge the ranks and the exit code of a job; `what` is known of it, as in `read_job`."""
+    """Judge the ranks and the exit code of a job; `what` is known of it, as in `read_job`.
+
+    Each problem is one finding, with all ranks that have it.
+    """
     job = read_job(path, said, **what)
     wrong, ranks = wrong_ranks(job), len(job.rows)
     measure(check.WRONG_RANKS, len(wrong) if ranks else None, on=on, samples=ranks, note=NO_RANK)
@@ -164,22 +161,22 @@ def judge_job(
         command = f"`{typed}`" if typed else "the commands"
         statement = f"{whose}{command} ended with exit code {said.exit_code}: {last[:200]}"
         measure.explain(finding("LAUNCH-FAILED", statement))
-    if ranks:
-        explain_wrong_ranks(wrong, measure, whose)
+    for problem, alike in group_by_problem(wrong if ranks else []).items():
+        names, hosts = name_ranks([each.rank for each in alike], [each.host for each in alike])
+        where = f"{join_names(names)} on {join_names(hosts)}" if hosts else join_names(names)
+        statement = f"{whose}{where}: {problem.found}. Expected: {problem.expected}."
+        known = {"rank": alike[0].rank}
+        measure.explain(finding(problem.code, statement, [*names, *hosts], names=known))
     return job
 
 
 def read_job(
-    path: GuidedCluster,
-    said: Transcript,
-    *,
-    size: int | None = None,
-    more: Mapping[str, str] | None = None,
+    path: GuidedCluster, said: Transcript, *, size: int = 0, more: Mapping[str, str] | None = None
 ) -> AnnouncedJob:
     """Read the ranks that the job announced, and the nodes of the cluster under test.
 
-    The job has `size` ranks, or those of the complete cluster.  `more` are variables that each rank
-    must have in addition to the guide's.
+    The job has `size` ranks; 0 for those of the complete cluster.  `more` are variables that each
+    rank must have in addition to the guide's.
     """
     cluster, ended = path.cluster, said.exit_code == 0
     nodes = identify_nodes(cluster.known_nodes(), cluster.facts)
@@ -187,18 +184,8 @@ def read_job(
     announced = training.announced_ranks(said.text)
     rows = [{"node": by_host.get(row.get("host", ""), ""), **row} for row in announced]
     on_gpu = cluster.on_gpu and ended  # a job that failed names no device
-    size = cluster.size if size is None else size
-    return AnnouncedJob(rows, size, nodes, on_gpu, {**path.variables, **(more or {})}, ended)
-
-
-def explain_wrong_ranks(wrong: Sequence[WrongRank], measure: Recorder, whose: str = "") -> None:
-    """Make one finding for each problem, with all ranks that have it; `whose` job comes first."""
-    for problem, ranks in group_by_problem(wrong).items():
-        names, hosts = name_ranks([each.rank for each in ranks], [each.host for each in ranks])
-        where = f"{join_names(names)} on {join_names(hosts)}" if hosts else join_names(names)
-        statement = f"{whose}{where}: {problem.found}. Expected: {problem.expected}."
-        known = {"rank": ranks[0].rank}
-        measure.explain(finding(problem.code, statement, [*names, *hosts], names=known))
+    variables, size = {**path.variables, **(more or {})}, size or cluster.size
+    return AnnouncedJob(rows, size, nodes, on_gpu, variables, ended)
 
 
 def name_ranks(ranks: Sequence[str], hosts: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -271,7 +258,7 @@ def _judge_metrics(trained: TrainedJob, ended: bool, measure: Recorder) -> None:
 def _judge_export(
     trained: TrainedJob, ended: bool, hosts: dict[str, str], measure: Recorder
 ) -> None:
-    ranks = training.exporting_ranks(trained)
+    ranks = [row["RANK"] for row in trained.rows if row.get("exported")]
     wrong = [rank for rank in ranks if rank != "0"] + ["0"] * ("0" not in ranks)
     measure(check.WRONG_EXPORTS, len(wrong) if ended else None, note=NOT_ENDED)
     if ended and wrong:

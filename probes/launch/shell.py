@@ -548,15 +548,11 @@ def stop_jobs(cluster: Cluster, jobs: str, ids: Sequence[str]) -> str:
     try:
         cluster.cleanup.end_now("jobs", jobs)
         for id in ids:
-            _stop_job(cluster, f"{cluster.dashboard} {id}")
+            try:
+                cluster.cleanup.end_now("job", f"{cluster.dashboard} {id}")
+            except urllib.error.HTTPError as refusal:
+                if refusal.code != 404:  # 404: the dashboard does not know it (any more)
+                    raise
     except (OSError, http.client.HTTPException) as error:
         return str(error) if isinstance(error, PermissionError) else ""
     return ""
-
-
-def _stop_job(cluster: Cluster, job: str) -> None:
-    try:
-        cluster.cleanup.end_now("job", job)
-    except urllib.error.HTTPError as error:
-        if error.code != 404:  # 404: the dashboard does not know it (any more)
-            raise

@@ -196,11 +196,6 @@ def loss_ratio(job: TrainedJob) -> float | None:
     return ratio if math.isfinite(ratio) else None
 
 
-def exporting_ranks(job: TrainedJob) -> list[str]:
-    """List the ranks that exported the model."""
-    return [row["RANK"] for row in job.rows if row.get("exported")]
-
-
 def export_error(job: TrainedJob) -> tuple[float | None, str]:
     """Return how far the loss of the loaded export is from the job's own, relative to it.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -64,12 +64,11 @@ def hosts_of(hits: Iterable[MatchedMessage]) -> list[str]:
     return list(dict.fromkeys(name for m in hits if (name := m.host.name or m.place.name)))
 
 
-def name_hits(hits: Iterable[MatchedMessage], problem: str) -> str:
+def name_hits(hits: Sequence[MatchedMessage], problem: str) -> str:
     """Return `hosts (ranks): problem`, with the ranks that launchers name before the lines."""
-    known = [m for m in hits if m.host.name or m.place.name]
-    ranks = join_names(dict.fromkeys(m.place.who for m in known if m.host.name and m.place.who))
-    names = join_names(hosts_of(known)) + (f" ({ranks})" if ranks else "")
-    return name_hosts([names] if names else [], problem)
+    ranks = join_names(dict.fromkeys(m.place.who for m in hits if m.host.name and m.place.who))
+    names = join_names(hosts_of(hits)) + (f" ({ranks})" if ranks else "")
+    return name_hosts(filter(None, [names]), problem)
 
 
 def first_of_each(hits: Iterable[MatchedMessage]) -> list[MatchedMessage]:

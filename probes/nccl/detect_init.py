@@ -281,10 +281,7 @@ def two_families(log: Log) -> tuple[str, list[str]] | None:
     if len(found) < 2:
         return None
     families = sorted(found.items(), key=lambda one: len(one[1]))
-    uses = (
-        f"{join_names(hosts)} {'uses' if len(hosts) == 1 else 'use'} {family}"
-        for family, hosts in families
-    )
+    uses = [f"{join_names(on)} use{'s' * (len(on) == 1)} {family}" for family, on in families]
     return ", ".join(uses), families[0][1]
 
 
@@ -296,8 +293,7 @@ def _by_family(log: Log) -> Hang | None:
     families = two_families(log)
     if families is None or STAGES.index(log.stage) > STAGES.index("topology"):
         return None  # or the hosts have connected nevertheless
-    message = say("two_families", stage=log.stage, uses=families[0])
-    return message, families[1], say("family")
+    return say("two_families", stage=log.stage, uses=families[0]), families[1], say("family")
 
 
 def _lagging(log: Log) -> Hang:

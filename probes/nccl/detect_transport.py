@@ -91,8 +91,7 @@ def host_faults(
 def _disabling(host: Host) -> dict[str, str]:
     """Map the settings of a host that turn RDMA off to their places."""
     off = TEXT["turns_off_without_device" if host.devices == [] else "turns_off"]
-    given = host.environment.items()
-    settings = {f"{variable}={value}": line for variable, (value, line) in given}
+    settings = {f"{variable}={value}": line for variable, (value, line) in host.environment.items()}
     return {setting: line for setting, line in settings.items() if off.fullmatch(setting)}
 
 
@@ -159,8 +158,7 @@ def rdma_errors(log: Log) -> Iterator[Finding]:
     lacks = ("no-device", ("FAB-NO-DEVICE", "NCCL sees no RDMA device"))
     for kind, (code, problem) in (*faults.items(), lacks):
         # A device that cannot be opened is a lost rail even if the other devices work.
-        always = kind == "open-failed"
-        hits = [m for m in log.hits[kind] if always or not may_use_rdma(log, m.host)]
+        hits = [m for m in log.hits[kind] if kind == "open-failed" or not may_use_rdma(log, m.host)]
         if kind == "no-verbs" and log.others.ib_off:
             hits = []  # the library is not needed then
         if kind == "efa" and not tcp_host:

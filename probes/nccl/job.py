@@ -125,8 +125,7 @@ class Communicator:
         one name. NCCL before 2.20 does not log the ranks per node. Then host names are trusted if
         there are two or more.
         """
-        members = self.members.values()
-        local = group_pairs((one.rank.host.name, one.local_ranks) for one in members)
+        local = group_pairs((m.rank.host.name, m.local_ranks) for m in self.members.values())
         if len(local) == 1 and not any(map(any, local.values())):
             return set(local)
         return {name for name, ranks in local.items() if not name or 0 < max(ranks) < len(ranks)}

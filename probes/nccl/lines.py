@@ -76,7 +76,6 @@ class LogLines:
         self._writers: dict[bytes, LogWriter] = {}
         self.processes: set[tuple[str, int]] = set()  # that wrote lines, if they are few
         self._chunk, self._line_count, self._counted_to, self._position = b"", 1, 0, 0
-        self._noise = [(one.sign, one.pattern, one.by) for one in read_form_table().noise]
         self._prefix = b""  # text before the mark of the last line
 
     @property
@@ -188,9 +187,9 @@ class LogLines:
         if b"[repeated " in text and (match := LINE["repeated"].search(text[:MAX_TEXT])):
             self.repeated += int(match[1])
             text = text[: match.start()]
-        for sign, pattern, by in self._noise:
-            if sign in text:
-                text = pattern.sub(by, text)
+        for form in read_form_table().noise:
+            if form.sign in text:
+                text = form.pattern.sub(form.by, text)
         return text[:MAX_TEXT].rstrip(BORDERS)
 
     def _split_shared(self, line: bytes) -> Iterator[tuple[LogWriter, bytes, bytes]]:

@@ -234,8 +234,7 @@ class Log:
     @property
     def present(self) -> int:
         """Number of ranks that wrote lines, and of processes that did not join so far."""
-        ranks = self.job_ranks
-        return len({one.number if one.number >= 0 else one.process for one in ranks})
+        return len({one.number if one.number >= 0 else one.process for one in self.job_ranks})
 
     @property
     def is_complete(self) -> bool:

@@ -61,7 +61,6 @@ def _leads_into(link: Path, root: Path) -> bool:
 
 
 MAX_LINE = 4 << 10  # bytes of one line: ring maps are longer, but only their beginning is read
-EDGE_WORDS = (b"Channel", b"Ring", b"CollNet")
 OMITTED = b"lines were left out here"  # no newline: the reader sees a log that was cut off
 
 
@@ -91,7 +90,7 @@ def useful_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
     edges: set[tuple[bool, bytes]] = set()
     for number, line in enumerate(lines):
         word, text = _split_line(line)
-        if word in EDGE_WORDS:
+        if word in WORDS["edge"]:
             head, _, edge = text.partition(b" : ")
             # The parser treats ring edges differently. Of a ring map it only uses that this rank
             # has one.

@@ -24,9 +24,6 @@ MAX_NAMES = 128  # devices, interfaces or networks of one host
 # Costs in bytes, above those of CPython 3.11, with short texts and the slots of dicts.
 RANK_COST, HOST_COST, COMM_COST, MEMBER_COST, EDGE_COST, FACT_COST = 800, 800, 600, 330, 24, 200
 
-# Variables that affect a finding.
-JUDGED_ENV = {"NCCL_IB_DISABLE", "NCCL_IBEXT_DISABLE", "NCCL_NET", "NCCL_IB_HCA", "NCCL_NET_PLUGIN"}
-
 
 def read_logs(paths: Iterable[Path], skipped: Iterable[str] = ()) -> Log:
     """Read the files of one job, in any order; lines of all ranks may be in one file or in many.
@@ -103,8 +100,7 @@ def _parse_edge(log: Log, rank: Rank, text: bytes) -> None:
         return
     rank.advance_to("connect")
     if ring:
-        reconnect = rank.initialised and not rank.open_comms
-        rank.connecting = reconnect and log.connects_at_runtime(rank)
+        rank.connecting = rank.initialised and not rank.open_comms and log.connects_at_runtime(rank)
     elif rank.initialised:  # send and receive, or shared memory: no `Connected` line
         rank.connected = True
     if len(key) > MAX_EDGE_TEXT:
@@ -228,8 +224,7 @@ def _parse_init(log: Log, rank: Rank, text: bytes) -> bool:
         comm.completed += complete
     if not complete:
         rank.has_beginning = True
-        has_room = len(rank.open_comms) < MAX_COMMS
-        if pointer in rank.open_comms or log.take(FACT_COST, when=has_room):
+        if pointer in rank.open_comms or log.take(FACT_COST, when=len(rank.open_comms) < MAX_COMMS):
             rank.open_comms[pointer] = STAGES.index("topology")
         return True
     if rank.open_comms.pop(pointer, None) is not None:
@@ -285,7 +280,7 @@ def _parse_env(log: Log, rank: Rank, text: bytes) -> None:
     if match := LINE["variable"].match(text):
         rank.advance_to("bootstrap")
         env, name = rank.host.environment, to_text(match[1])
-        if name in JUDGED_ENV and name not in env and log.take(FACT_COST):
+        if match[1] in WORDS["judged"] and name not in env and log.take(FACT_COST):
             env[name] = to_text(match[2]), log.location
 
 

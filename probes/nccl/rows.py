@@ -75,9 +75,6 @@ MOST = 0.9  # of the lines that go on are as long as the terminal is wide, if on
 MAX_PIECES = 40  # of one line
 END = 200  # bytes of a text whose end is looked at
 SHORT = 16  # bytes of a line on average: a log that is wrapped has more, and lines take memory
-HEADS = (b"NCCL ", b"rror", b"atchdog", b"gloo", b"c10d")  # one of them is in what is joined
-OWN = re.compile(rb"CCL (?:INFO|WARN|version) ")  # a line that says so is no rest of another
-RULE = re.compile(rb"([^\w\s])\1{3}$")  # a row of `=====`
 
 
 def join_wrapped(chunk: bytes) -> bytes:
@@ -95,7 +92,7 @@ def join_wrapped(chunk: bytes) -> bytes:
     for line in lines:
         mailed = line[:1] not in (b" ", b"\t") and not LINE["complete"].search(joined[-1][-END:])
         cut = len(piece) >= width - 1 if hard else mailed
-        known = pieces < MAX_PIECES and any(word in joined[-1] for word in HEADS)
+        known = pieces < MAX_PIECES and any(word in joined[-1] for word in WORDS["joined"])
         if known and cut and _goes_on(piece, line, width):
             more = line.lstrip(b"> ") if piece.startswith(b">") else line
             joined[-1] += (b"" if hard and len(piece) == width else b" ") + more
@@ -111,7 +108,8 @@ def _goes_on(piece: bytes, line: bytes, width: int) -> bool:
     """Return whether a line may be the rest of the one before it: its first word had no room."""
     word = line.lstrip(b"> ").split(None, 1)[:1]
     fits = not word or len(piece) + 1 + len(word[0]) <= width
-    return not (fits or OWN.search(line) or LINE["begin"].match(line) or RULE.search(piece))
+    ends = LINE["own"].search(line) or LINE["begin"].match(line) or LINE["ruler"].search(piece)
+    return not (fits or ends)
 
 
 class LineRow(LogForm):
@@ -307,8 +305,7 @@ def _reported(row: LineRow, line: str, window: bytes, match: re.Match[bytes]) ->
     # These patterns begin with the line: what stands before their text is in the match.
     inner = row.role in ("exception", "nccl") and groups.get("text")
     at = match.start("text") if inner else match.start()
-    place = find_place(window[:at].rpartition(b"\n")[2])
-    return Reported(row, line, text.strip(), groups, place)
+    return Reported(row, line, text.strip(), groups, find_place(window[:at].rpartition(b"\n")[2]))
 
 
 def _wrong_count(figure: bytes) -> int:

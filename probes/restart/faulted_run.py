@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import signal
@@ -10,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -243,7 +242,7 @@ TIMEOUTS = Timeouts(answer=8)
 def faulted_config(config: TrainConfig, scenario: FaultScenario, folder: Path) -> TrainConfig:
     """Add the run's folders and the scenario's changes to a training configuration."""
     out, checkpoints = str(folder / "out"), str(folder / "checkpoints")
-    return dataclasses.replace(config, out=out, checkpoints=checkpoints, **scenario.changes)
+    return replace(config, out=out, checkpoints=checkpoints, **scenario.changes)
 
 
 def run_with_faults(
@@ -261,35 +260,27 @@ def run_with_faults(
     The supervisor repairs or replaces the gang that `gang()` makes.  The first gang runs `setup`
     before the training, because starting a gang is slow.  `make_fault` makes the injector of a
     fault from the run's output folder and the rank `victim`.
+
+    If the run did not finish, its results are empty and its error is the reason.  Otherwise the
+    error is "".  Raises GangPending if not even the first attempt had room: other jobs hold the
+    accelerators, and nothing is shown of a restart.
     """
     injectors = [make_fault(folder / "out", victim, fault) for fault in scenario.faults]
     config, scheduler = faulted_config(config, scenario, folder), FaultScheduler(injectors, setup)
+    limits: dict[str, Any] = {"restarts": scenario.restarts, "timeout": 300, "timeouts": TIMEOUTS}
+    results, error = list[dict[str, Any]](), ""
     try:
-        results, attempts, error = _run_supervised(gang, config, scenario.restarts, scheduler)
+        results, attempts = supervise(gang, train_rank, config, on_start=scheduler, **limits)
+    except GangError as failure:
+        if isinstance(failure, GangPending) and len(failure.attempts) == 1:
+            raise
+        attempts, error = list(failure.attempts), str(failure)
     finally:
         for injector in injectors:
             injector.close()
     journals = split_by_attempt(process_faults.read_journal(folder / "out", victim))
     setup_s = scheduler.setup_s
     return FaultedRun(scenario, injectors, results, attempts, error, journals, setup_s)
-
-
-def _run_supervised(
-    gang: Callable[[], Gang], config: TrainConfig, restarts: int, on_start: FaultScheduler
-) -> tuple[list[dict[str, Any]], list[Attempt], str]:
-    """Run training under a supervisor; return (results, attempts, error).
-
-    If the run did not finish, results are empty and error is the reason.  Otherwise error is "".
-    Raises GangPending if not even the first attempt had room: other jobs hold the accelerators, and
-    nothing is shown of a restart.
-    """
-    limits: dict[str, Any] = {"restarts": restarts, "timeout": 300, "timeouts": TIMEOUTS}
-    try:
-        return *supervise(gang, train_rank, config, on_start=on_start, **limits), ""
-    except GangError as error:
-        if isinstance(error, GangPending) and len(error.attempts) == 1:
-            raise
-        return [], list(error.attempts), str(error)
 
 
 @dataclass

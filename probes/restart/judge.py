@@ -24,9 +24,8 @@ from probes.faults.process_faults import (
 )
 from probes.findings import MAX_NAMES, finding, join_names
 from probes.restart import criterion as check
-from probes.restart import faulted_run
 from probes.restart import reference_run as reference
-from probes.restart.faulted_run import DONE_EVENTS, SAVE_EVERY, FaultedRun
+from probes.restart.faulted_run import DONE_EVENTS, SAVE_EVERY, FaultedRun, ettr, recovery_costs
 from probes.restart.reference_run import NEWEST, ReferenceRun, Results, StepComparison
 from reference_trainer.launch.supervisor import Attempt
 from reports.measurement import Limit, Verdict
@@ -117,7 +116,7 @@ def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> Non
     measure(check.RECOVERY_TIME, seconds, note=note)
     if seconds is None or limit.judge(seconds) is not Verdict.FAIL:
         return
-    parts = faulted_run.recovery_costs(run, len(run.injectors) - 1)
+    parts = recovery_costs(run, len(run.injectors) - 1)
     texts = {name: "not known" if s is None else f"{s:.0f} s" for name, s in parts.items()}
     statement = f"parts of the recovery time: detection {texts['detect']}, rescheduling "
     statement += f"{texts['reschedule']}, start-up to the first step {texts['init']}"
@@ -128,8 +127,9 @@ def recovery_seconds(run: FaultedRun) -> tuple[float | None, str]:
     """Measure the seconds from the last fault to the first new step.
 
     The fault's time is on the victim's clock, the step's time on its successor's.  A step is done
-    when its save begins: the save time is measured separately.  Planted delays of earlier saves are
-    subtracted.  None if no new step, or no fault time, is known; the text is the reason.
+    when its save begins: the save time is measured separately.  The last attempt has no planted
+    delays (see FaultScheduler).  None if no new step, or no fault time, is known; the text is the
+    reason.
     """
     last = run.injectors[-1]
     if len(run.journals) < 2:
@@ -139,9 +139,7 @@ def recovery_seconds(run: FaultedRun) -> tuple[float | None, str]:
     done = run.resume_points[-1][0]
     ends = (event for event in run.journals[-1] if event["event"] in DONE_EVENTS)
     resumed_at = next((event["t"] for event in ends if event["step"] > done), None)
-    durations = run.step_seconds(len(run.journals) - 1)
-    stalled = sum(planted for step, (_, planted) in durations.items() if step <= done)
-    seconds = resumed_at - stalled - last.injected_at if resumed_at else None
+    seconds = resumed_at - last.injected_at if resumed_at else None
     return seconds, "the run made no new step"
 
 
@@ -263,9 +261,9 @@ def report_run(
 ) -> None:
     """Record recovery costs, evidence, and the loss curve with the first kill marked."""
     for number in range(len(run.injectors)):
-        for phase, seconds in faulted_run.recovery_costs(run, number).items():
+        for phase, seconds in recovery_costs(run, number).items():
             measure.note(f"time_to_{phase}", seconds, "s", on=f"kill {number + 1}")
-    measure.note("ettr", faulted_run.ettr(run), "ratio")
+    measure.note("ettr", ettr(run), "ratio")
     _report_storage(run, measure)
     name, summary = f"attempts-{run.scenario.name}.json", run.scenario.summary
     caption = f"{summary}: where the ranks of each attempt ran, and how the attempt ended"

@@ -303,10 +303,8 @@ def run_world_sizes(cluster: Cluster, folder: Path) -> WorldSizeRuns:
 
 def samples_differ(reference: Results, results: Results) -> list[int]:
     """List the steps whose samples, over all ranks in order, differ from the reference."""
-    numbers = [step["step"] for step in results[0]["steps"]]
-    ours = [_sample_ids(results, index) for index in range(len(numbers))]
-    pairs = zip(numbers, ours, strict=True)
-    return [number for number, ids in pairs if ids != _sample_ids(reference, number - 1)]
+    numbers = enumerate(step["step"] for step in results[0]["steps"])
+    return [n for at, n in numbers if _sample_ids(results, at) != _sample_ids(reference, n - 1)]
 
 
 def _sample_ids(results: Results, index: int) -> list[int]:

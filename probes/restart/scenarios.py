@@ -17,8 +17,7 @@ from probes.cluster.kept_gang import GANG_NAME
 from probes.faults.process_faults import Fault, describe_orphans, find_orphans, rank_processes
 from probes.requirements import ASYNC_SAVES
 from probes.restart import criterion as check
-from probes.restart import judge
-from probes.restart import reference_run as reference
+from probes.restart import judge, reference_run
 from probes.restart.faulted_run import FaultedRun, FaultScenario
 from probes.restart.other_ranks import NodeLoss
 from probes.restart.reference_run import NEWEST, NO_REFERENCE_RUN, ReferenceRun, results_or_error
@@ -57,7 +56,7 @@ SCENARIOS = [
         name="killed-in-an-upload",
         summary="SIGKILL while a save is written in the background",
         faults=(Fault("save-returned", NEWEST),),
-        max_lost=reference.MAX_STEPS_LOST["async"],
+        max_lost=reference_run.MAX_STEPS_LOST["async"],
         changes={"save_mode": "async", "stall": COMMIT_STALL.replace("commit", "upload")},
     ),
     FaultScenario(
@@ -146,9 +145,9 @@ def params_by_tier(cases: Iterable[Any], quick: int = 0, standard: int | None = 
 
 def control_wrong_resume(original: ReferenceRun, measure: Recorder) -> None:
     """Check that resumes with one error, and a run whose loss explodes, are detected."""
-    for part, fault in reference.WRONG_RESUMES.items():
+    for part, fault in reference_run.WRONG_RESUMES.items():
         results, error = results_or_error(original.wrong_resumes.get(part, NO_REFERENCE_RUN))
-        found = reference.compare_steps([] if error else original.results, results, NEWEST + 1)
+        found = reference_run.compare_steps([] if error else original.results, results, NEWEST + 1)
         judge_wrong = partial(judge.report_unequal, found, original, results)
         saw = str(found.unequal[0]) if found.unequal else "no unequal step"
         plant(measure, f"resume forgets: {part}", fault, judge_wrong, unable=error, saw=saw)
@@ -171,7 +170,7 @@ def control_other_scenario(run: FaultedRun, measure: Recorder) -> None:
     """
     scenario = run.scenario
     other = dataclasses.replace(
-        scenario, gives_up=not scenario.gives_up, resume_step=reference.STEPS, max_lost=-1
+        scenario, gives_up=not scenario.gives_up, resume_step=reference_run.STEPS, max_lost=-1
     )
     judged = dataclasses.replace(run, scenario=other)
 

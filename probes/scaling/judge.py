@@ -20,7 +20,6 @@ from reports.numbers import percent
 from reports.record import Finding
 from scaling.ladder import step_breakdown as breakdown
 from scaling.ladder.ladder import Rung, run_rung, skip_collectives, strong_scaling_config
-from scaling.ladder.step_breakdown import RankSteps
 from scaling.loss.causes import LossCause, noise_limit
 from scaling.loss.explain import Explanation
 from scaling.loss.ladder_result import Ladder
@@ -31,12 +30,6 @@ LimitLookup = Callable[[str], Limit | None]
 
 # With sharding each rank's optimizer does less work; that gains a few per cent at most.
 MAX_EFFICIENCY = 1.1
-# Codes that scaling.loss.causes may name.
-CAUSE_CODES = (
-    *("SCALE-SLOW-NODE", "SCALE-THROTTLING", "SCALE-STRAGGLER", "SCALE-DATA", "SCALE-CHECKPOINT"),
-    *("SCALE-JITTER", "SCALE-LINK", "SCALE-NETWORK", "SCALE-COMMUNICATION", "SCALE-TOKENS"),
-    "SCALE-UNEXPLAINED",
-)
 # Codes of rungs that have no figures, or worthless ones.
 INVALID_CODES = ("SCALE-RUNG-FAILED", "SCALE-NAN", "SCALE-RANKS-DISAGREE")
 
@@ -55,14 +48,16 @@ def judge_ladder(
     for rung, loss in reversed([*zip(rungs[1:], explained, strict=True)]):
         on = node_count_text(rung.count)
         judge_efficiency(ladder, rung, limit, measure)
-        note_collectives(ladder, rung, measure)
+        # The rung is judged by the replay.  The alpha-beta time is that of the same calls alone.
+        added, modelled = ladder.replay_growth.get(rung.count), ladder.fit_growth.get(rung.count)
+        measure.note("communication_added_in_replay", added, "s", on=on)
+        measure.note("modelled_communication", modelled, "s", on=on)
         gaps = [breakdown.loss_residual(base, rung.steps), breakdown.segment_gap(rung.steps)]
         measure(check.RESIDUAL, breakdown.largest(gaps), on=on)
         measure.covered(str(loss))
         if rung.count in causes:
             measure.explain(finding("SCALE-EFFICIENCY", str(loss)))
         for cause in causes.get(rung.count, []):
-            assert cause.code in CAUSE_CODES
             names = words_of(cause.where)
             suspects = [node for node in dict.fromkeys(rung.nodes) if node in names]
             measure.explain(finding(cause.code, f"at {on}, {cause.statement}", suspects))
@@ -116,16 +111,6 @@ def already_reported(cause: LossCause, named: Sequence[LossCause]) -> bool:
 def words_of(where: str) -> set[str]:
     """Split a cause's place into its words, nodes among them."""
     return set(re.split("[ ,]+", where))
-
-
-def note_collectives(ladder: Ladder, rung: Rung, measure: Recorder) -> None:
-    """Record the expected time of a rung's collectives.
-
-    The rung is judged by the replay.  The alpha-beta time is that of the same calls alone.
-    """
-    on = node_count_text(rung.count)
-    measure.note("communication_added_in_replay", ladder.replay_growth.get(rung.count), "s", on=on)
-    measure.note("modelled_communication", ladder.fit_growth.get(rung.count), "s", on=on)
 
 
 def judge_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None, measure: Recorder) -> None:
@@ -345,7 +330,7 @@ def planted_delay(ladder: Ladder, limit: Limit | None) -> float:
     return max(MIN_DELAY * seconds, DELAYED_BY * allowed - seconds)
 
 
-def locate_delay(late: RankSteps, culprit: int, delay: float) -> tuple[bool, str]:
+def locate_delay(late: breakdown.RankSteps, culprit: int, delay: float) -> tuple[bool, str]:
     """Judge whether the delay is where it was planted and all others waited; describe it too."""
     slowest = breakdown.find_stragglers(late)[0]
     sent = breakdown.COLLECTIVE_SEGMENTS
@@ -375,7 +360,7 @@ def time_unsent_step(rig: LadderRig, rungs: Sequence[Rung], config: TrainConfig)
     rig.measure.covered(f"sharded as on {on}, but without communication, {text}")
 
 
-def compare_compute(silent: RankSteps, alone: RankSteps) -> str:
+def compare_compute(silent: breakdown.RankSteps, alone: breakdown.RankSteps) -> str:
     """Describe whether a step that sends nothing computes as long as one node's step."""
     series = [compute_seconds(silent), compute_seconds(alone)]
     mean, base = map(statistics.fmean, series)
@@ -387,7 +372,7 @@ def compare_compute(silent: RankSteps, alone: RankSteps) -> str:
     return f"{text}: {excess:+.3f} s are unexplained"
 
 
-def compute_seconds(ranks: RankSteps) -> list[float]:
+def compute_seconds(ranks: breakdown.RankSteps) -> list[float]:
     """Compute the seconds that each step computes, as a mean over ranks."""
     return breakdown.by_step(ranks, lambda step: step.seconds_in(COMPUTE))
 

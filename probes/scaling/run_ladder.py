@@ -28,7 +28,6 @@ from scaling.loss import predict
 from scaling.loss.causes import noise_limit
 from scaling.loss.explain import SlowLink, is_link_cause
 from scaling.loss.ladder_result import MAX_REPEATS, Ladder, base_doubt
-from scaling.loss.predict import REPLAY_STEPS, ReplayItem
 from scaling.loss.significance import median_error
 
 
@@ -51,7 +50,7 @@ class Plan:
 
     node_counts: list[int]
     config: TrainConfig
-    order: Sequence[ReplayItem]
+    order: Sequence[predict.ReplayItem]
     fabric: str | None = None
     timeout_s: float = 300
     replays: bool = True
@@ -313,10 +312,10 @@ def add_rung(rig: LadderRig, done: LadderRun, plan: Plan, count: int, run: int =
     groups = worker_groups(rig.gang, count, first)
     early = late = Replay()
     if rungs and plan.replays:
-        early = replay_collectives(rig, rungs, plan, groups, REPLAY_STEPS // 2)
+        early = replay_collectives(rig, rungs, plan, groups, predict.REPLAY_STEPS // 2)
     rungs.append(run_rung(rig.gang, rig.node_names, count, plan.config, first, plan.timeout_s))
     if plan.replays:
-        late = replay_collectives(rig, rungs, plan, groups, REPLAY_STEPS)
+        late = replay_collectives(rig, rungs, plan, groups, predict.REPLAY_STEPS)
     replays[count] = replace(late, before=early.after)
 
 

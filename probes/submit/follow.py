@@ -10,6 +10,7 @@ import re
 import time
 import urllib.error
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -72,14 +73,9 @@ class JobsApi:
     `say` prints a line for the user.
     """
 
-    def __init__(
-        self,
-        address: str,
-        say: Callable[[str], None] = lambda line: None,
-        patience_s: float = PATIENCE_S,
-    ) -> None:
+    def __init__(self, address: str, say: Callable[[str], None] = lambda line: None) -> None:
         self.address = address.rstrip("/")
-        self._say, self.patience_s = say, patience_s
+        self._say, self.patience_s = say, PATIENCE_S
         self.is_under_way = False  # a run is: then a refusal may pass, as an outage does
 
     def ray_version(self) -> str:
@@ -98,7 +94,8 @@ class JobsApi:
             try:
                 self._ask(path)
             except UnknownJob:
-                self._ask(path, "PUT", content, "application/octet-stream", UPLOAD_S)
+                kind = "application/octet-stream"
+                self._ask(path, "PUT", body=content, kind=kind, seconds=UPLOAD_S)
 
         self.insist(put)
         return f"gcs://{name}"
@@ -112,13 +109,11 @@ class JobsApi:
         def post() -> None:
             nonlocal sent
             if sent:  # the answer may have been lost, and not the job
-                try:
+                with suppress(UnknownJob):
                     self.state(id)
                     return
-                except UnknownJob:
-                    pass
             sent = True
-            self._ask("/api/jobs/", "POST", json.dumps(body).encode())
+            self._ask("/api/jobs/", "POST", body=json.dumps(body).encode())
 
         self.insist(post)
 
@@ -167,18 +162,11 @@ class JobsApi:
                 self._say(f"connected again after {time.monotonic() - lost_at:.0f} s")
             return answer
 
-    def _ask(
-        self,
-        path: str,
-        method: str = "GET",
-        body: bytes | None = None,
-        kind: str = "application/json",
-        seconds: float | None = None,
-        most: int = MAX_SMALL,
-    ) -> bytes:
-        seconds = seconds or ANSWER_S
+    def _ask(self, path: str, method: str = "GET", **more: Any) -> bytes:
+        """Send a request; `more` is as in request_dashboard."""
+        how: dict[str, Any] = {"seconds": ANSWER_S, "most": MAX_SMALL, **more}
         try:
-            return request_dashboard(self.address, path, method, seconds, body, kind, most)
+            return request_dashboard(self.address, path, method, **how)
         except urllib.error.HTTPError as error:
             self._explain(error)
         except ValueError as error:  # of the token
@@ -191,11 +179,9 @@ class JobsApi:
 
     def _explain(self, error: urllib.error.HTTPError) -> NoReturn:
         """Raise what a refusal means."""
-        with error:
-            try:
-                text = error.read(10_000).decode(errors="replace").strip()
-            except (OSError, http.client.HTTPException):
-                text = ""
+        text = ""
+        with error, suppress(OSError, http.client.HTTPException):
+            text = error.read(10_000).decode(errors="replace").strip()
         last = last_words(text)
         if error.code in (401, 403):
             was_sent = dashboard.authorization_header()
@@ -219,10 +205,9 @@ class JobsApi:
         raise SubmitError(f"{self.address}: HTTP {error.code}: {last}")
 
     def _parse(self, content: bytes) -> dict[str, Any]:
-        try:
+        answer: Any = None
+        with suppress(ValueError):
             answer = parse_json(content)
-        except ValueError:
-            answer = None
         if not isinstance(answer, dict):
             raise Refused(f"{self.address} is not a Ray dashboard: its answer is not JSON")
         return answer
@@ -251,11 +236,7 @@ class Follower:
     """Prints each line of a submission's suite once, however often the connection is lost."""
 
     def __init__(
-        self,
-        api: JobsApi,
-        id: str,
-        show: Callable[[str], None],
-        say: Callable[[str], None] = lambda line: None,
+        self, api: JobsApi, id: str, show: Callable[[str], None], say: Callable[[str], None]
     ) -> None:
         self._api, self._id, self._show, self._say = api, id, show, say
         self._shown = 0  # lines
@@ -271,7 +252,9 @@ class Follower:
             state = self._api.insist(lambda: self._api.state(self._id))
             log = self._api.insist(lambda: self._api.log(self._id))
             lines = suite_lines(log)
-            self._say_once(before_suite(state, log))
+            if (now := before_suite(state, log)) not in ("", self._announced):
+                self._announced = now
+                self._say(now)
             if not state.ended:
                 lines = lines[:-1]  # it may be half a line yet
             for line in lines[self._shown :]:
@@ -282,11 +265,6 @@ class Follower:
             if time.monotonic() > deadline:
                 raise TimeoutError
             time.sleep(POLL_S)
-
-    def _say_once(self, line: str) -> None:
-        if line and line != self._announced:
-            self._announced = line
-            self._say(line)
 
     def why_not_begun(self, state: SubmissionState) -> str:
         """Return why the suite did not begin; "" if it did."""

@@ -7,16 +7,17 @@ import io
 import json
 import os
 import re
-import sys
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from importlib import metadata
+from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from probes.requirements import DISTRIBUTION
 from probes.submit.follow import MAX_PACKAGE, SubmitError
+from probes.submit.recount import table
 from reports.run_folder.event_log import FILE, RECORD, find_runs
 from reports.version import PACKAGES, SOURCES, find_commit
 
@@ -78,6 +79,8 @@ FILES = "submission/files/"  # the user's files: the remote run is started among
 WHEELS = "submission/wheels/"
 INFO = "submission/seatrial.dist-info/"  # so that the remote installation knows its version
 CONTRACT = "seatrial.toml"  # of the current folder: used where no contract is named
+CONTRACTS = SOURCES / "probes" / "contract" / "contracts"  # the shipped ones
+URLS = ("http://", "https://")  # of a guide that is no file of the contract's folder
 MAX_BASELINE = 400 << 20  # bytes, before they are packed
 TOO_LARGE = f"expected at most {MAX_BASELINE >> 20} MiB: give one run, or fewer runs"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # one content gives one package, whatever the files' times
@@ -98,7 +101,10 @@ def make_package(
     for key in ("baseline", "paths_from"):
         if options.get(key):
             options[key] = _add_folder(files, Path(options[key]), key)
-    for wheel in _wheels(wheels):
+    found = sorted(wheels.glob("*.whl")) if wheels else []
+    if wheels and not found:
+        raise SubmitError(f"--wheels {wheels}: expected files *.whl, found none")
+    for wheel in found:
         files[f"{WHEELS}{wheel.name}"] = wheel.read_bytes()
     plan = {"options": options, "to_pytest": list(to_pytest), "github": github}
     # Not what only its developers need.
@@ -157,13 +163,10 @@ def _add_contract(files: dict[str, bytes], name: str) -> str:
     """Add a contract's file and its guide; return how the remote run names the contract."""
     if "/" not in name and not name.endswith(".toml"):
         return name  # a shipped one
-    path = Path(name)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise SubmitError(f"contract {name}: {error.strerror}") from None
+    path, content = Path(name), read_contract(name)
     files[FILES + path.name] = content
-    if document := _document(content):
+    document = table(parse_toml(content), "launch").get("document")
+    if isinstance(document, str) and document and not document.startswith(URLS):
         relative = Path(document)
         if relative.is_absolute() or ".." in relative.parts:
             raise SubmitError(
@@ -183,30 +186,29 @@ def _add_contract(files: dict[str, bytes], name: str) -> str:
     return path.name if path.name.endswith(".toml") else f"./{path.name}"
 
 
+def read_contract(name: str) -> bytes:
+    """Read a contract, shipped or a file.  Raises SubmitError."""
+    path = Path(name) if "/" in name or name.endswith(".toml") else CONTRACTS / f"{name}.toml"
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if path.parent != CONTRACTS:
+            raise SubmitError(f"contract {name}: {error.strerror}") from None
+    shipped = ", ".join(sorted(path.stem for path in CONTRACTS.glob("*.toml")))
+    raise SubmitError(f"seatrial has no contract {name!r}. Give a file, or one of {shipped}")
+
+
 def parse_toml(content: bytes) -> dict[str, Any]:
     """Parse a contract; {} where that fails: the suite refuses it, and says why.
 
     Raises SubmitError where this Python cannot.
     """
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        try:
-            import tomli as tomllib
-        except ImportError:
-            do = "run `pip install tomli`"
-            raise SubmitError(f"Python 3.10 cannot read a contract by itself: {do}") from None
+    if not (name := next(filter(find_spec, ("tomllib", "tomli")), "")):
+        do = "run `pip install tomli`"
+        raise SubmitError(f"Python 3.10 cannot read a contract by itself: {do}")
     with suppress(ValueError):
-        return tomllib.loads(content.decode())
+        return dict(import_module(name).loads(content.decode()))
     return {}
-
-
-def _document(content: bytes) -> str:
-    """Return the path of the operator's guide; "" if the contract names no file."""
-    launch = parse_toml(content).get("launch", {})
-    document: Any = launch.get("document", "") if isinstance(launch, dict) else ""
-    is_file = isinstance(document, str) and not document.startswith(("http://", "https://"))
-    return document if is_file else ""
 
 
 def _add_folder(files: dict[str, bytes], folder: Path, key: str) -> str:
@@ -214,8 +216,7 @@ def _add_folder(files: dict[str, bytes], folder: Path, key: str) -> str:
     option = f"--{key.replace('_', '-')} {folder}"
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing"
-        expected = "a run folder or a folder of runs"
-        raise SubmitError(f"{option}: expected {expected}, found {found}")
+        raise SubmitError(f"{option}: expected a run folder or a folder of runs, found {found}")
     if (folder / RECORD).is_file() and not _is_run(folder):
         raise SubmitError(f"{option}: it cannot be verified, because {FILE} is missing")
     target, size = f"{key}/{folder.resolve().name}", 0
@@ -233,11 +234,3 @@ def _add_folder(files: dict[str, bytes], folder: Path, key: str) -> str:
 
 def _is_run(folder: Path) -> bool:
     return os.path.isfile(folder / FILE)
-
-
-def _wheels(folder: Path | None) -> list[Path]:
-    if folder is None:
-        return []
-    if not (found := sorted(folder.glob("*.whl"))):
-        raise SubmitError(f"--wheels {folder}: expected files *.whl, found none")
-    return found

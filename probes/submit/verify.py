@@ -11,18 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from probes.submit.follow import SubmitError
-from probes.submit.package import ACCEPTED, parse_toml, recorded_code
+from probes.submit.package import ACCEPTED, parse_toml, read_contract, recorded_code
 from probes.submit.recount import Recount, table
 from reports.run_folder import event_log
 from reports.run_folder.event_log import CONTRACT, RECORD, SUMS, EventReader, UnreadableRun
 from reports.run_folder.times import seconds_between, utc_time
 from reports.sanitize import one_line
-from reports.version import SOURCES
 
 NEEDED = (SUMS, RECORD, "metrics.prom")
 FACTS = ("run_started", "run_owes", "run_finished")  # events that are compared
 CLOCKS_S = 3600.0  # by which the head's clock may be ahead of this machine's
-CONTRACTS = SOURCES / "probes" / "contract" / "contracts"  # the shipped ones
 AGREED = "if a rehearsal was agreed, give the --contract of the rehearsal, or --rehearsal"
 MAX_SHOWN = 5  # differences that are printed
 
@@ -49,34 +47,15 @@ def what_was_asked(options: Mapping[str, str], id: str, rehearsal: bool | None) 
     Unless `rehearsal` says it, a rehearsal is agreed where the contract's accelerators are
     emulated.
     """
-    content = read_contract(options.get("contract"))
-    if content and parse_toml(content).get("draft"):
+    content = read_contract(options["contract"]) if "contract" in options else None
+    facts = parse_toml(content) if content else {}
+    if facts.get("draft"):
         raise SubmitError(f"{options['contract']} is a draft: no run takes it")
-    agreed = content is not None and is_emulated(content)
+    is_emulated = table(facts, "cluster").get("accelerators") == "emulated"
     nodes = options.get("nodes", "")
     count = int(nodes) if nodes.isdecimal() else None
-    agreed = agreed if rehearsal is None else rehearsal
+    agreed = is_emulated if rehearsal is None else rehearsal
     return Submitted(id, options.get("nonce"), content, options.get("tier"), count, agreed)
-
-
-def read_contract(name: str | None) -> bytes | None:
-    """Read a contract, shipped or a file; None without one.  Raises SubmitError."""
-    if name is None:
-        return None
-    path = Path(name) if "/" in name or name.endswith(".toml") else CONTRACTS / f"{name}.toml"
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        if path.parent != CONTRACTS:
-            raise SubmitError(f"contract {name}: {error.strerror}") from None
-    shipped = ", ".join(sorted(path.stem for path in CONTRACTS.glob("*.toml")))
-    raise SubmitError(f"seatrial has no contract {name!r}. Give a file, or one of {shipped}")
-
-
-def is_emulated(content: bytes) -> bool:
-    """Return whether a contract agrees on a rehearsal: its accelerators are emulated."""
-    cluster = parse_toml(content).get("cluster")
-    return isinstance(cluster, dict) and cluster.get("accelerators") == "emulated"
 
 
 def find_differences(run: Path, asked: Submitted, code: int) -> list[str]:

@@ -339,12 +339,17 @@ class _Search:
         """Compare far pairs with what such a pair reaches alone, where most of them are slow.
 
         Near pairs only raise the doubt: they may have a path of their own, in a host or by NVLink.
-        Where uplinks are so slow that one pair alone is slow too, groups of nodes show it.
+        Where uplinks are so slow that one pair alone is slow too, groups of nodes show it.  A pair
+        with a slow node says nothing of paths: it does not count.
         """
-        far = [link for link in self.speeds if link not in near]
-        slow, limit = [link for link in far if self.speeds[link] < self.limit], self.limit
-        if self.measure_alone and 2 * len(slow) > len(far):
-            alone = self.measure_alone(slow[: 2 * FEW_ALONE])
+        met, limit = {link: self.speeds[link] for link in near if link in self.speeds}, self.limit
+        _, near_limit = typical_speed(met.values(), self.effect)
+        bad = {node for link, speed in met.items() if speed < near_limit for node in link}
+        far = [link for link in self.speeds if link not in near and bad.isdisjoint(link)]
+        slow = [link for link in far if self.speeds[link] < limit]
+        if not self.measure_alone or 2 * len(slow) <= len(far):
+            return
+        if alone := self.measure_alone(slow[: 2 * FEW_ALONE]):
             self.take_typical([*(self.speeds[link] for link in slow), *alone.values()])
             self.has_own_paths = self.typical < limit
 

@@ -298,10 +298,8 @@ def results_document(rows: list[Row], operation: Operation, ranks: int) -> Row:
 
 
 def _group_by_size(rows: list[Row]) -> dict[int, dict[str, Row]]:
-    sizes: dict[int, dict[str, Row]] = {}
-    for row in rows:
-        sizes.setdefault(row["size"], {})[row["placement"]] = row
-    return sizes
+    by_size = group_pairs((row["size"], (row["placement"], row)) for row in rows)
+    return {size: dict(placements) for size, placements in by_size.items()}
 
 
 def parse_size(text: str) -> int:

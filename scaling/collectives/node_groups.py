@@ -35,11 +35,8 @@ def own_parts(parts: Iterable[Sequence[int]], size: int) -> list[Sequence[int] |
 
     Each rank gets its own part alone: all parts for all ranks would grow with their square.
     """
-    own: list[Sequence[int] | None] = [None] * size
-    for part in parts:
-        for rank in part:
-            own[rank] = part
-    return own
+    own = {rank: part for part in parts for rank in part}
+    return [own.get(rank) for rank in range(size)]
 
 
 @joins_alone

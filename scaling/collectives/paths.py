@@ -26,14 +26,21 @@ def unmet_rounds(
 ) -> list[list[Pair]]:
     """Plan a round of near pairs, and at most so many rounds of pairs that have not `met`.
 
-    The near pairs meet in each run: those that are left may all be of one node, such as a new one,
-    or all cross one uplink, and show no speed of others.
+    The near pairs meet in each run, and so do the first far ones unless a whole round is left:
+    those that are left may all be of one node, such as a new one, or all cross one uplink, and show
+    no speed of others.
     """
     near = near_round(rails)
-    known = {*map(frozenset, [*met, *near])}  # a pair meets once in a job
+    known = {*map(frozenset, near)}  # a pair meets once in a job
     plan = plan_rounds([sorted(sorted(rail), key=len) for rail in rails])  # the same in each run
-    unmet = ([pair for pair in pairs if frozenset(pair) not in known] for pairs in plan)
-    return [near, *[pairs for pairs in unmet if pairs][:most]]
+    rounds = [[pair for pair in pairs if frozenset(pair) not in known] for pairs in plan]
+    known |= {*map(frozenset, met)}
+    unmet = ([pair for pair in pairs if frozenset(pair) not in known] for pairs in rounds)
+    chosen = [pairs for pairs in unmet if pairs][:most]
+    if chosen and len(chosen[0]) < len(rounds[0]):
+        left = ([pair for pair in pairs if pair not in rounds[0]] for pairs in chosen)
+        chosen = [rounds[0], *filter(None, left)]
+    return [near, *chosen]
 
 
 def pack_pairs(rails: Sequence[Sequence[str]], met: Collection[Pair]) -> list[list[Any]]:

@@ -104,13 +104,12 @@ def check_tcp(
     """
 
     def can_connect(endpoint: tuple[str, int] | None) -> bool:
-        if endpoint is None:
-            return False
-        try:
-            socket.create_connection(endpoint, timeout=seconds, source_address=(source, 0)).close()
-        except OSError:
-            return False
-        return True
+        with suppress(OSError):
+            if endpoint is not None:
+                own = source, 0
+                socket.create_connection(endpoint, timeout=seconds, source_address=own).close()
+                return True
+        return False
 
     with ThreadPoolExecutor(MAX_PARALLEL) as pool:
         return dict(zip(endpoints, pool.map(can_connect, endpoints.values()), strict=True))

@@ -16,16 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from reference_trainer import process_group as rank_group
 from reference_trainer.late import dist, torch
-from reference_trainer.process_group import (
-    GPU_BACKEND,
-    JOB,
-    drop_group,
-    join_group,
-    joins_no_group,
-    leave_group,
-    own_group,
-)
 from reports.numbers import size_text
 from scaling.collectives.operations import OPERATIONS, Buffers, Operation
 from scaling.collectives.reachability import tcp_connections
@@ -90,15 +82,15 @@ def process_group(
     if backend == "nccl":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
-        if kind == JOB:
-            backend, bound = GPU_BACKEND, device
-    join_group(backend, longest_wait(seconds), bound)
+        if kind == rank_group.JOB:
+            backend, bound = rank_group.GPU_BACKEND, device
+    rank_group.join_group(backend, longest_wait(seconds), bound)
     try:
         yield device
     except BaseException:
-        drop_group()
+        rank_group.drop_group()
         raise
-    leave_group()
+    rank_group.leave_group()
 
 
 def sweep(
@@ -133,7 +125,7 @@ def sweep(
             for name in names
         }
         # Connections to the rendezvous store (MASTER_ADDR) are not the group's.
-        others, store_port = own_group().others, int(os.environ["MASTER_PORT"])
+        others, store_port = rank_group.own_group().others, int(os.environ["MASTER_PORT"])
         opened = [ends for ends in tcp_connections(others) if store_port not in ends[2:]]
         dist.barrier()  # after it, lost packets have been sent again
         readings.append(read())
@@ -153,7 +145,7 @@ def connect() -> float:
         return float(ones)  # float() waits for the GPU; nothing before does
 
 
-@joins_no_group
+@rank_group.joins_no_group
 def warm_up() -> None:
     """Import torch and create the device's context.
 

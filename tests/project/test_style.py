@@ -51,21 +51,21 @@ BUDGET = {
     # Keys of a contract say what holds without them.
     # The limit of all-to-all by nodes; what a contract lacks, for three commands.
     "probes/contract": 1665,  # kinds of nodes; a key names its parts; limits by size; one node
-    "probes/environment": 829,  # boards without NVLink; what slows or hangs every job
+    "probes/environment": 835,  # boards without NVLink; what slows or hangs every job
     # NVLink by domain; ports on which RDMA alone passes.
-    "probes/fabric": 3766,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
-    "probes/faults": 337,
-    "probes/gang": 2062,  # strategies on one ordered node
-    "probes/hosts": 5539,  # what a contract agrees on is a note; which Xids follow a kill
+    "probes/fabric": 3728,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
+    "probes/faults": 333,
+    "probes/gang": 2036,  # strategies on one ordered node
+    "probes/hosts": 5553,  # what a contract agrees on is a note; which Xids follow a kill
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
     # A guide is judged as typed, with its variables; bytes of a job may be those of others.
-    "probes/launch": 2510,  # both self-tests run at once
+    "probes/launch": 2457,  # both self-tests run at once
     # rows.py reads what other programs report, as data; calls.py compares a watchdog's lines.
-    "probes/nccl": 2282,  # GPUDirect on EFA by GPU; forms of lines, phrases and texts are tables
-    "probes/restart": 1601,  # copies of checkpoints are links
-    "probes/scaling": 949,  # MFU of each GPU model; where it cannot be proven, only its data
+    "probes/nccl": 2265,  # GPUDirect on EFA by GPU; forms of lines, phrases and texts are tables
+    "probes/restart": 1590,  # copies of checkpoints are links
+    "probes/scaling": 939,  # MFU of each GPU model; where it cannot be proven, only its data
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
     # submission is kept.
@@ -75,7 +75,7 @@ BUDGET = {
     # A run carries on with the pairs of nodes of an earlier one.
     "probes/session": 1613,  # a probe that failed is written in its criterion's words
     # What comes back is verified, and judged, by the standard library alone.
-    "probes/submit": 1112,
+    "probes/submit": 1070,
     # Variables of the environment that are changed for a while, in one place.
     # Ranks say which variables of NCCL they have.
     "reference_trainer": 3730,  # a group that is kept for the next call; who hears of a kill
@@ -90,7 +90,7 @@ BUDGET = {
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
     "reports": 6874,  # facts of nodes in several lines; the commands of a submitted run
-    "scaling": 3031,  # which pairs met, over several runs; groups that are kept; a short ladder
+    "scaling": 3027,  # which pairs met, over several runs; groups that are kept; a short ladder
     "seatrial": 57,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

@@ -16,7 +16,6 @@ from probes.launch.training import (
     TrainedJob,
     announced_ranks,
     export_error,
-    exporting_ranks,
     find_odd_ranks,
     loss_ratio,
     metric_error,
@@ -84,7 +83,7 @@ def what_is_wrong(job: TrainedJob) -> set[str]:
         "validation": bool(find_odd_ranks(job, VALIDATION)),
         "metrics": error > 0.0005,
         "loss": ratio > 0.9,
-        "export": exporting_ranks(job) != ["0"],
+        "export": [row["RANK"] for row in job.rows if row.get("exported")] != ["0"],
         "corrupt": export > 0.02,
     }
     return {name for name, wrong in found.items() if wrong}

@@ -31,22 +31,23 @@ def pytest_configure() -> None:
 class Early(JobDriver):
     """Takes one bundle of its gang before the rest."""
 
-    def ask(self, name: str, size: int, *options: Any) -> str:
+    def ask(self, name: str, size: int, *options: Any) -> None:
         super().ask(f"{name}.1", 1, *options)
-        return super().ask(f"{name}.2", size - 1, *options) if size > 1 else name
+        if size > 1:
+            super().ask(f"{name}.2", size - 1, *options)
 
-    def drop(self, name: str) -> str:
+    def drop(self, name: str) -> None:
         for part in [group for group in self.groups if group.startswith(name)]:
             super().drop(part)
-        return name
 
 
 class Halves(Early):
     """Asks for the second half of its gang once it has the first."""
 
-    def ask(self, name: str, size: int, *options: Any) -> str:
+    def ask(self, name: str, size: int, *options: Any) -> None:
         if "." in name:  # a group of a gang that is asked for in two anyway
-            return JobDriver.ask(self, name, size, *options)
+            JobDriver.ask(self, name, size, *options)
+            return
         first = f"{name}.1"
         JobDriver.ask(self, first, size // 2, *options)
 
@@ -56,33 +57,31 @@ class Halves(Early):
             JobDriver.ask(self, f"{name}.2", size - size // 2, *options)
 
         threading.Thread(target=rest, daemon=True).start()
-        return name
 
 
 class Deaf(JobDriver):
     """Says that it gives a gang back, and keeps it until its end."""
 
-    def drop(self, name: str) -> str:
-        return name
+    def drop(self, name: str) -> None:
+        """Keep it."""
 
-    def release(self) -> bool:
+    def release(self) -> None:
         for name in list(self.groups):
             super().drop(name)
-        return super().release()
+        super().release()
 
 
 class Leak(JobDriver):
     """Leaves an actor behind that holds an accelerator outside the gang, until its end."""
 
-    def ask(self, name: str, size: int, *options: Any) -> str:
-        said = super().ask(name, size, *options)
+    def ask(self, name: str, size: int, *options: Any) -> None:
+        super().ask(name, size, *options)
         if "A-" in name and not hasattr(self, "stray"):
             import ray
 
             self.groups[name].wait(30)  # before that it would look like a part of the gang
             self.stray = ray.remote(gang_job.Holder).options(num_cpus=0, num_gpus=1).remote()
             ray.get(self.stray.location.remote(), timeout=30)
-        return said
 
 
 class Fussy(JobDriver):
@@ -90,33 +89,33 @@ class Fussy(JobDriver):
 
     asked = 0
 
-    def ask(self, name: str, size: int, *options: Any) -> str:
+    def ask(self, name: str, size: int, *options: Any) -> None:
         self.asked += 1
         if self.asked < 2 and "A-" in name:
-            return super().ask(name, size, *options)
-        return self.ask_too_much(name, size)
+            super().ask(name, size, *options)
+        else:
+            self.ask_too_much(name, size)
 
-    def ask_too_much(self, name: str, size: int) -> str:
+    def ask_too_much(self, name: str, size: int) -> None:
         """For its gang, and one thing more."""
         import ray
 
         bundles = [{self.resource: 1}] * size + [{"no_such_thing": 1}]
         self.groups[name] = ray.util.placement_group(bundles, name=name)
-        return name
 
 
 class Scattered(JobDriver):
     """Asks for SPREAD, whatever strategy it was told."""
 
-    def ask(self, name: str, size: int, strategy: str = "PACK", *options: Any) -> str:
-        return super().ask(name, size, "SPREAD", *options)
+    def ask(self, name: str, size: int, strategy: str = "PACK", *options: Any) -> None:
+        super().ask(name, size, "SPREAD", *options)
 
 
 class Huddled(JobDriver):
     """Asks for PACK, whatever strategy it was told."""
 
-    def ask(self, name: str, size: int, strategy: str = "PACK", *options: Any) -> str:
-        return super().ask(name, size, "PACK", *options)
+    def ask(self, name: str, size: int, strategy: str = "PACK", *options: Any) -> None:
+        super().ask(name, size, "PACK", *options)
 
 
 class Swapped(JobDriver):
@@ -131,14 +130,14 @@ class Swapped(JobDriver):
 class Greedy(JobDriver):
     """Trains with more workers than any cluster has."""
 
-    def train(self, size: int, *options: Any) -> int:
-        return super().train(10 * size, *options)
+    def train(self, size: int, *options: Any) -> None:
+        super().train(10 * size, *options)
 
 
 class Careless(JobDriver):
     """Forgets to give one gang of each stream back."""
 
-    def flow(self, *options: Any) -> str:
+    def flow(self, *options: Any) -> None:
         forgotten: list[Any] = []
 
         def remove(group: Any) -> None:
@@ -146,9 +145,8 @@ class Careless(JobDriver):
                 gang_job.remove_group(group)
             forgotten.append(group)
 
-        said = super().flow(*options)
+        super().flow(*options)
         self.streams[-1].remove = remove
-        return said
 
 
 class Endless(JobDriver):
@@ -157,17 +155,16 @@ class Endless(JobDriver):
     def calm(self) -> list[dict[str, Any]]:
         return []
 
-    def release(self) -> bool:
+    def release(self) -> None:
         super().calm()
-        return super().release()
+        super().release()
 
 
 class Sluggish(JobDriver):
     """Gives a gang back six seconds after it says so."""
 
-    def drop(self, name: str) -> str:
+    def drop(self, name: str) -> None:
         threading.Timer(6, gang_job.remove_group, (self.groups.pop(name),)).start()
-        return name
 
 
 class Unmanned(JobDriver):
@@ -180,18 +177,17 @@ class Unmanned(JobDriver):
 class Modest(JobDriver):
     """Asks for less than it needs, where all it needs would have to wait."""
 
-    def ask(self, name: str, size: int, *options: Any) -> str:
-        return super().ask(name, max(size - 1, 1), *options)
+    def ask(self, name: str, size: int, *options: Any) -> None:
+        super().ask(name, max(size - 1, 1), *options)
 
 
 class Restless(JobDriver):
     """Starts its gang anew once nobody waits any more, to have a larger one."""
 
-    def ask(self, name: str, size: int, *options: Any) -> str:
-        said = super().ask(name, size, *options)
+    def ask(self, name: str, size: int, *options: Any) -> None:
+        super().ask(name, size, *options)
         if "A-" in name:
             threading.Thread(target=self._anew, args=(name, size), daemon=True).start()
-        return said
 
     def _anew(self, name: str, size: int) -> None:
         waited = False
@@ -213,8 +209,8 @@ def waiting() -> bool:
 class Stubborn(JobDriver):
     """Never gives its first group up while it waits for its second."""
 
-    def complete(self, gang: str, size: int, patience: float) -> str:
-        return super().complete(gang, size, 1000 * patience)
+    def complete(self, gang: str, size: int, patience: float) -> None:
+        super().complete(gang, size, 1000 * patience)
 
 
 class Shaken(Fussy):
@@ -222,14 +218,15 @@ class Shaken(Fussy):
 
     before: int | None = None  # nodes that had died when it asked for its first gang
 
-    def ask(self, name: str, size: int, *options: Any) -> str:
+    def ask(self, name: str, size: int, *options: Any) -> None:
         import ray
 
         dead = sum(not node["Alive"] for node in ray.nodes())
         self.before = dead if self.before is None else self.before
         if "B-" not in name or dead == self.before:
-            return JobDriver.ask(self, name, size, *options)
-        return self.ask_too_much(name, size)
+            JobDriver.ask(self, name, size, *options)
+        else:
+            self.ask_too_much(name, size)
 
 
 FAULTS: dict[str, type[JobDriver]] = {

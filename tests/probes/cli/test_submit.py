@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from probes.cli import submit as module
 from probes.cli.main import main
 from probes.cli.submit import new_folder
 from probes.submit.bring_back import BringBack, NoRun
@@ -205,8 +204,7 @@ def test_a_detached_submission_says_how_to_attach() -> None:
 
 def test_a_connection_that_stays_lost_detaches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("probes.submit.follow.RETRY_S", 0.01)
-    api = module.JobsApi
-    monkeypatch.setattr(module, "JobsApi", lambda address, say: api(address, say, patience_s=0.1))
+    monkeypatch.setattr("probes.submit.follow.PATIENCE_S", 0.1)
 
     def answer(method: str, path: str) -> tuple[int, Any]:
         return (200, {"ray_version": "2.60.0"}) if path == "/api/version" else (503, {})

@@ -44,8 +44,7 @@ def interrupt_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def under_way(monkeypatch: pytest.MonkeyPatch, later: tuple[int, Any]) -> tuple[int, str]:
     """Follow a run whose cluster answers with `later` from its third state on."""
     monkeypatch.setattr("probes.submit.follow.RETRY_S", 0.01)
-    api = module.JobsApi
-    monkeypatch.setattr(module, "JobsApi", lambda address, say: api(address, say, patience_s=0.1))
+    monkeypatch.setattr("probes.submit.follow.PATIENCE_S", 0.1)
     states = iter([{"status": "RUNNING"}] * 2)
 
     def answer(method: str, path: str) -> tuple[int, Any]:

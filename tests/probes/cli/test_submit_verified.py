@@ -11,7 +11,8 @@ import pytest
 
 from probes.contract.contract import load
 from probes.submit.bring_back import BringBack
-from probes.submit.verify import CONTRACTS, Submitted, compare_facts, find_differences
+from probes.submit.package import CONTRACTS
+from probes.submit.verify import Submitted, compare_facts, find_differences
 from reports.run_folder.event_log import write_checksums
 from reports.run_folder.times import utc_time
 from tests.probes.cli.test_submit import ID, brought, cluster, run

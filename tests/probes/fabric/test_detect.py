@@ -90,7 +90,7 @@ def test_a_link_that_is_slow_both_ways_is_shown_with_the_slower_one() -> None:
 
 
 def test_without_an_agreed_fabric_no_bytes_are_off_it() -> None:
-    assert find_off_fabric(sweep_result(0.1, "eth0"), None) == []
+    assert [*find_off_fabric(sweep_result(0.1, "eth0"), None)] == []
 
 
 def test_whether_a_fabric_is_slow_is_what_its_limit_says(recorder: Callable[..., Recorder]) -> None:

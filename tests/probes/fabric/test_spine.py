@@ -89,6 +89,13 @@ def test_a_spine_that_carries_all_accuses_nothing(size: int, more: dict[str, Any
     assert found.count(False) <= FALSE_ALARMS * len(found)
 
 
+@pytest.mark.parametrize(("size", "bad"), [(16, 5), (32, 10), (64, 18)])
+def test_many_nodes_at_half_speed_are_all_named(size: int, bad: int) -> None:
+    """Most far pairs have one of them, and are as slow alone: that is no path of near nodes."""
+    gang = Leaves(size, slow=dict.fromkeys(range(bad), 0.5))
+    assert search(gang).speed.slow_nodes.keys() == {f"n{node}" for node in range(bad)}
+
+
 def test_pairs_in_domains_that_are_not_compared_are_said_and_others_are_still_judged() -> None:
     gang = Leaves(64, part=16, inside=10.0, slow={40: 0.4})
     found = search(gang)

@@ -92,7 +92,7 @@ def test_a_handoff_says_when_the_gang_was_placed(monkeypatch: pytest.MonkeyPatch
     with scene("handoff") as run:
         since = run.observer.mark("B asks")
         gang = run.ask("B", 1)
-        placed = time_handoff(run, since, gang, "never")
+        placed = time_handoff(run, since, gang, "job B", "job A ended")
     assert placed is not None
     assert placed >= since
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from probes.gang.invariants import find_hidden_gpus
 from probes.gang.observer import ScenarioMark
 from probes.gang.scenario_checks import chart_series, judge_gpu_use
 from reports.measurement import Verdict
@@ -64,7 +65,8 @@ def test_a_silent_node_hides_no_use_on_another(
     seen = {"free_on": {"n": 2, "m": 2}, "in_use": {"n": busy, "m": other}, "gangs": {}}
     measure = recorder("GANG")
     looks = [seen | {"t": float(t)} for t in range(6)]
-    hidden = judge_gpu_use(looks, {"n": 2, "m": 2}, measure)
+    judge_gpu_use(looks, {"n": 2, "m": 2}, measure)
+    hidden = find_hidden_gpus(looks, {"n": 2, "m": 2})
     assert hidden == ({"n": (1, ["GPU-a (processes 7)"])} if busy else {})
     (use,) = measure.result("finished", 1.0).measurements
     assert (use.value, use.verdict) == (value, verdict)

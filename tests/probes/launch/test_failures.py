@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -238,12 +240,13 @@ def test_a_part_of_an_accelerator_is_busy(
     assert busy_accelerators(cluster_that([], 0)) == busy
 
 
-def test_waiting_has_an_end(free: dict[str, float]) -> None:
+def test_waiting_has_an_end(free: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
     free.clear()  # Ray lists no resource of which nothing is free
-    clock = iter([0.0, 10.0, 50.0])
+    clock = SimpleNamespace(monotonic=partial(next, count(step=30.0)), sleep=lambda _: None)
+    monkeypatch.setattr(job_processes, "time", clock)
     cluster = cluster_that([{}, {}], 0)
     left = job_processes.wait_until_gone(
-        lambda: job_processes.what_is_left(cluster, JobState({}, 4)), 45, clock=lambda: next(clock)
+        lambda: job_processes.what_is_left(cluster, JobState({}, 4)), 45
     )
     assert left is not None
     assert left.busy == 4

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import queue
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -283,6 +283,14 @@ def test_a_guide_that_trickles_is_waited_for_until_one_deadline(
     assert time.monotonic() - started < 3
 
 
+@pytest.mark.parametrize("rule", guide.read_rules().rule, ids=lambda rule: rule.found)
+def test_each_rule_finds_its_example_and_not_the_harmless_line(rule: guide.LintRule) -> None:
+    commands = [guide.Command(1, rule.example), guide.Command(2, rule.harmless)]
+    [(command, does, why)] = guide.lint_guide(commands)
+    assert (command.line, why) == (1, rule.why)
+    assert does.startswith(rule.found)
+
+
 @pytest.mark.parametrize(
     ("path", "says"),
     [("cut", "cannot be read: IncompleteRead"), ("large", "is too large: at most 1 MiB is read")],
@@ -297,9 +305,9 @@ def test_a_guide_that_drips_on_to_the_deadline_is_not_taken_for_whole(
 ) -> None:
     """The thread's deadline may come first: what it has by then is torn."""
     monkeypatch.setattr(guide, "FETCH_SECONDS", 0.3)
-    answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
-    guide._read_url(f"{server}/slow", answers)
-    assert isinstance(answers.get(timeout=0), TimeoutError)
+    content: Future[bytes] = Future()
+    guide._read_url(f"{server}/slow", content)
+    assert isinstance(content.exception(timeout=0), TimeoutError)
 
 
 def test_a_guide_is_fetched_once_a_run_and_its_hash_is_recorded(server: str) -> None:

@@ -42,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def followed(*logs: str) -> list[str]:
     shown: list[str] = []
-    Follower(cast(Any, Api(*logs)), "id", shown.append).follow()
+    Follower(cast(Any, Api(*logs)), "id", shown.append, lambda _: None).follow()
     return shown
 
 
@@ -71,14 +71,14 @@ def test_what_happens_before_the_suite_is_said_once(clock: Clock) -> None:
 
 def test_it_follows_no_longer_than_asked(clock: Clock) -> None:
     with pytest.raises(TimeoutError):
-        Follower(cast(Any, Api(*[BEGUN] * 500)), "id", lambda _: None).follow(10)
+        Follower(cast(Any, Api(*[BEGUN] * 500)), "id", lambda _: None, lambda _: None).follow(10)
     assert 10 <= clock.now <= 10 + 2 * follow.POLL_S
 
 
 def why(log: str, status: str = "FAILED", message: str = "exit code 1") -> str:
     api = Api(log, status=status, message=message)
     state = SubmissionState(status, message)
-    return Follower(cast(Any, api), "id", lambda _: None).why_not_begun(state)
+    return Follower(cast(Any, api), "id", lambda _: None, lambda _: None).why_not_begun(state)
 
 
 def test_why_the_suite_did_not_begin() -> None:

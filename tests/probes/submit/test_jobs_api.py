@@ -101,7 +101,8 @@ def test_no_package_is_larger_than_ray_takes() -> None:
 
 def test_an_outage_that_lasts_is_an_end() -> None:
     with head(lambda *_: (503, {})) as (address, _):
-        api = JobsApi(address, patience_s=0.1)
+        api = JobsApi(address)
+        api.patience_s = 0.1
         with pytest.raises(ConnectionLost, match="HTTP 503"):
             api.insist(lambda: api.state("a"))
 
@@ -334,7 +335,8 @@ def test_a_refusal_of_something_between_may_pass_while_a_run_is_under_way(answer
     with head(lambda *_: answer) as (address, _), pytest.raises(Refused):
         JobsApi(address).state("a")
     with head(lambda *_: answer) as (address, _):
-        api = JobsApi(address, patience_s=0.05)
+        api = JobsApi(address)
+        api.patience_s = 0.05
         api.is_under_way = True
         with pytest.raises(ConnectionLost):
             api.insist(lambda: api.state("a"))

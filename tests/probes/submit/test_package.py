@@ -286,3 +286,11 @@ def test_only_runs_of_a_folder_go_along(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(package, "MAX_BASELINE", 3)
     with pytest.raises(SubmitError, match="expected at most 400 MiB"):
         make_package({"baseline": str(tmp_path / "runs")}, [], None)
+
+
+def test_a_python_that_reads_no_toml_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert package.parse_toml(b"draft = true") == {"draft": True}
+    assert package.parse_toml(b"draft = ") == {}
+    monkeypatch.setattr(package, "find_spec", lambda _: None)
+    with pytest.raises(SubmitError, match="run `pip install tomli`"):
+        package.parse_toml(b"draft = true")

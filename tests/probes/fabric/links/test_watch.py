@@ -88,7 +88,7 @@ def test_a_control_adds_lost_links_and_errors_to_what_was_counted(
         few = {"sends": 10, "receives": None}
         return {"fab0": port(rx=7), "fab1": port(None, None, packets=few)}
 
-    monkeypatch.setattr(links, "read_ports", readings)
+    monkeypatch.setattr(links.counters, "read_ports", readings)
     assert read_all()["ports"] == read_all(False)["ports"] == readings()
     told = read_all(True)["ports"]
     assert [one["changes"] for one in told.values()] == [2, None]

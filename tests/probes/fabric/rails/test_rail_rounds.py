@@ -141,7 +141,8 @@ def judged(fleet: Fleet, found: PairSearch) -> ProbeResult:
     expected = {link: fleet.fabric_of[link[0]] for link in found.sent}
     run = sweep_result(0.1, rank_nodes=[place.node for place in fleet.places])
     off = links.links_off(found, expected)
-    links.judge_link_loss(found.lost, measure)
+    shares = links.name_links(found.lost)
+    links.record_worst(measure, links.check.LOST_PACKETS, shares, links.UNCOUNTED)
     measure.explain(links.find_loss(found.lossy, found.lost, {}, MAX_LOST, []))
     links.judge_networks(found, expected, {}, measure)
     slow = links.unexplained(found, off)

@@ -103,7 +103,7 @@ def test_wrong_elements_are_counted_and_their_node_is_named() -> None:
 
 def test_nodes_of_one_rank_are_not_judged() -> None:
     assert told(judged(inside())) == {}
-    assert find_slow_inside(inside(100, 100, left_out=["n9"]), 0.75, None) == []
+    assert [*find_slow_inside(inside(100, 100, left_out=["n9"]), 0.75, None)] == []
 
 
 def unequal() -> InsideSpeeds:
@@ -227,7 +227,7 @@ def test_the_control_finds_the_node_whose_rank_is_late(
 def test_a_node_that_is_exactly_as_fast_as_it_must_be_has_no_finding() -> None:
     inside = InsideSpeeds({"n0": 0.4, "n1": 0.5}, {}, [], {"n0": 2, "n1": 2})
     assert inside.shares() == {"n0": 0.8, "n1": 1.0}
-    assert find_slow_inside(inside, 0.8, None) == []
+    assert [*find_slow_inside(inside, 0.8, None)] == []
     assert [one.suspects for one in find_slow_inside(inside, 0.81, None)] == [["n0"]]
 
 
