@@ -204,9 +204,8 @@ class Cluster:
             for node in ray.nodes()
             if not is_spare(node)
         ]
-        there = [node for node in nodes if node["alive"] or node["drained"]]
-        addresses = {node["address"] for node in there}
-        nodes = [node for node in nodes if node in there or node["address"] not in addresses]
+        there = {node["address"] for node in nodes if node["alive"] or node["drained"]}
+        nodes = [n for n in nodes if n["alive"] or n["drained"] or n["address"] not in there]
         hosts = Counter(node["name"] for node in nodes if node["alive"])
         for node in nodes:  # raylets that share a host get their node id in the name
             if hosts[node["name"]] > 1:

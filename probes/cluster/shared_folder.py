@@ -57,7 +57,8 @@ def find_blind_nodes(
         views = cluster.on_each_node(list_tokens, token, each=folders)
         seen = {id: written.intersection(view) for id, view in views.items()}
         agreeing = _largest_view(seen, written.intersection(list_tokens(token, folder)))
-        silent = names.keys() - (errors.keys() & views.keys())
+        answered = {id for id, error in errors.items() if error or id in views}
+        silent = names.keys() - answered
         sound = {id for id in agreeing if not errors.get(id)}
         blind = [name for id, name in names.items() if id not in sound | silent]
         if silent and not blind:

@@ -94,7 +94,7 @@ class WorkFleet(ActorSet):
 
     `accelerators` has one for each that Ray counts.  `errors` holds why a worker did not answer.
     `note_kill` is called with the ids of the nodes on which the actors are about to be ended.
-    `is_alive` says whether a node is there, by its id.
+    `read_alive` reads the ids of the nodes that are there.
     """
 
     accelerators: dict[str, Accelerator]
@@ -102,13 +102,13 @@ class WorkFleet(ActorSet):
     actors: dict[str, Any] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     note_kill: Callable[[set[str]], None] = lambda nodes: None
-    is_alive: Callable[[str], bool] = lambda node: True
+    read_alive: Callable[[], Container[str]] = frozenset
 
     @classmethod
     def start(cls, cluster: Cluster) -> WorkFleet:
         """Start a worker on each accelerator, and let it use its device once."""
         fleet = cls({}, cluster.on_gpu, note_kill=cluster.note_kill)
-        fleet.is_alive = lambda node: node in {one["id"] for one in cluster.nodes}
+        fleet.read_alive = lambda: {node["id"] for node in cluster.nodes}
         try:
             fleet._start_workers(cluster)
             fleet._prepare()

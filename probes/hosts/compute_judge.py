@@ -338,8 +338,9 @@ def judge_errors(fleet: WorkFleet, sums: Sums, runs: Iterable[Speeds], measure: 
     }
     texts = {key: f"torch stops with: {text}" for key, text in errors.items()}
     silent = [key for key, one in fleet.accelerators.items() if key in fleet.errors]
-    there = {key: fleet.is_alive(key.rpartition(":")[0]) for key in silent}
-    started = [key for key in silent if fleet.accelerators[key].number and there[key]]
+    alive = fleet.read_alive() if silent else ()
+    there = [key for key in silent if key.rpartition(":")[0] in alive]
+    started = [key for key in there if fleet.accelerators[key].number]
     texts |= {key: f"its worker stops answering: {fleet.errors[key]}" for key in started}
     unknown = {key: fleet.why_unknown(key) for key in silent if key not in started}
     fleet.count_accused(measure, check.WORK_ERRORS, {**shared, **texts}, unknown)

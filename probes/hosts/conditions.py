@@ -37,9 +37,11 @@ from reports.measurement import Limit, Verdict
 
 TABLE = Path(__file__).with_name("conditions.toml")
 LIMIT_ROW = re.compile(r"^(Max .+?) {2,}(\S+) +\S+", re.MULTILINE)  # of /proc/PID/limits: soft
+NUMBER = re.compile(r"\d+(\.\d+)?")
 WRITTEN_BYTES = 2**30  # of one file on a local disk
 WRITTEN_ELSEWHERE = 2**24  # on tmpfs, whose files take memory of jobs, and on file servers
-DISKS = ("ext4", "xfs", "btrfs", "overlay")  # they allocate a file without writing its blocks
+DISKS = ("ext4", "xfs", "btrfs")  # they allocate a file without writing its blocks
+WRITTEN = ("temporary", "session", "shared memory")  # folders for large files
 UNEXPECTED = 2  # reason of a node's death in Ray's NodeDeathInfo: no drain and no `ray stop`
 RAY_PORTS = (10002, 19999)  # of workers: Ray's defaults, min_worker_port and max_worker_port
 CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
@@ -70,10 +72,10 @@ class Condition(ClosedTable):
 
     def judge(self, value: str | None) -> Verdict:
         """Judge a reading; UNPROVEN where there is none."""
-        if value is None or self.one_of is not None:
-            return self.limit.judge(value)
-        number = float(2**63) if value == "unlimited" else float(value)
-        return self.limit.judge(number)
+        if self.one_of is None and value is not None:
+            text = value.replace("unlimited", str(2**63))
+            return self.limit.judge(float(text) if NUMBER.fullmatch(text) else None)
+        return self.limit.judge(value)
 
 
 class Conditions(ClosedTable):
@@ -140,24 +142,27 @@ def read_limits(proc: str = "/proc/self") -> Readings:
 
 
 def read_cpus(ray_cpus: float) -> Readings:
-    """Read the CPUs that this process may use, and how many of Ray's it cannot use."""
+    """Read the CPUs that this process may use, and their share of those that Ray counts."""
     usable = usable_cpus()
-    lacking = min(ray_cpus, os.cpu_count() or 1) - math.ceil(usable)
-    return {"usable": f"{usable:g}", "lacking": f"{max(0, lacking):g}"}
+    share = usable / max(min(ray_cpus, os.cpu_count() or 1), 1)
+    return {"usable": f"{usable:g}", "share of Ray's": f"{min(share, 1):g}"}
 
 
 def read_process(proc: str = "/proc/self") -> Readings:
     """Read scheduler, umask, capabilities and other rights of this process, and its clock."""
     status = system_facts.parse_status(Path(proc, "status").read_text())
-    names = ("CapEff", "CapBnd", "Seccomp", "NoNewPrivs", "Umask")
+    names, mask = ("CapEff", "CapBnd", "Seccomp", "NoNewPrivs"), os.umask(0o022)
+    os.umask(mask)
+    clock = {"clock source": system_facts.read_text(Path(CLOCK_SOURCE))}
     policies = {getattr(os, name): name for name in dir(os) if name.startswith("SCHED_")}
     return {
         **{name: status[name] for name in names if name in status},
-        "umask of owner": status["Umask"][-3],
+        "umask": f"{mask:04o}",
+        "umask of owner": f"{mask:04o}"[1],
         "scheduler": policies.get(os.sched_getscheduler(0) & 0xF, "unknown"),
         "niceness": str(os.getpriority(os.PRIO_PROCESS, 0)),
         "oom_score_adj": system_facts.read_text(Path(proc, "oom_score_adj")),
-        "clock source": system_facts.read_text(Path(CLOCK_SOURCE)) or "tsc",
+        **{name: text for name, text in clock.items() if text},
     }
 
 
@@ -196,13 +201,18 @@ def read_folders() -> Readings:
         "home": os.path.expanduser("~"),
         "shared memory": system_facts.SHARED_MEMORY,
     }
+    # By the documents of torch and of Triton.
+    folders |= {
+        "torch cache": os.environ.get("TORCHINDUCTOR_CACHE_DIR", folders["temporary"]),
+        "Triton cache": os.environ.get("TRITON_CACHE_DIR", folders["home"]),
+    }
     readings = Readings()
     for name, path in folders.items():
         there = os.path.isdir(path)
         kind = system_facts.name_file_system(path, "/proc/self/mountinfo").partition(" ")[0]
         noexec = there and os.statvfs(path).f_flag & os.ST_NOEXEC
         execution = "refused (noexec)" if noexec else "allowed" if there else "absent"
-        write = try_allocating(path, kind) if name != "home" else system_facts.try_writing(path)
+        write = try_allocating(path, kind) if name in WRITTEN else system_facts.try_writing(path)
         folder = {"path": path, "file system": kind, "execution": execution}
         folder["write"] = write or "done"
         readings |= {f"{name} {what}": text for what, text in folder.items()}
@@ -243,7 +253,7 @@ def measure_conditions(cluster: Cluster, terms: ClusterTerms, measure: Recorder)
     facts = [fact for fact in cluster.facts if fact["node"] in answers]
     lost = Counter(one.address for one in cluster.node_states() if one.reason == UNEXPECTED)
     found = {one["name"]: with_cluster(answers[one["node"]], one, facts, lost) for one in facts}
-    silent = [node["name"] for node in cluster.nodes if node["id"] not in answers]
+    silent = [node["name"] for node in cluster.nodes if node["name"] not in found]
     caption = "what a worker inherits and meets on most nodes, and what others have instead"
     measure.keep("conditions.json", shorten(found), caption=caption)
     judge_conditions(found, silent, measure)

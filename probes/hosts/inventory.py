@@ -328,10 +328,14 @@ def judge_nodes(
     known = cluster.known_nodes()
     # A node that died twice has two entries.
     dead = list(dict.fromkeys(node["name"] for node in known if not node["alive"]))
-    drained = [node["name"] for node in known if node.get("drained")]
+    draining = [node for node in known if node.get("drained")]
+    # In a cluster with GPUs a node without any runs no ranks.
+    if draining and any(node["resources"].get("GPU") for node in cluster.nodes):
+        draining = [node for node in draining if node["resources"].get("GPU")]
+    drained = [node["name"] for node in draining]
     lost = [name for name in (dead if ordered else gone) if name not in drained]
     head = next((node["address"] for node in known if node.get("head")), "")
-    if drained:
+    if drained and ordered and short:
         text = f"{join_names(drained)}: being drained, takes no work. Expected: no drain"
         measure.explain(finding("HOST-DRAINED", text, drained, names={"head_address": head}))
     if not silent and (len(facts) + len(drained) < ordered if ordered else lost):

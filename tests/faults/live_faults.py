@@ -57,6 +57,7 @@ def notes_the_ports_and_the_proxy(lab: Lab, record: RunRecord, trial: Trial) -> 
     """What sound clusters have, too, is noted on its node."""
     noted = [(one.name, str(one.value), one.subject) for one in record.results[0].measurements]
     assert any(name == "ephemeral-ports" and on == "node1" for name, _, on in noted), noted
+    assert any(name == "same-name" for name, _, _ in noted), noted
     unlike = [(text, on) for name, text, on in noted if name == "unlike_conditions"]
     assert any("variable http_proxy" in text and on == "node2" for text, on in unlike), unlike
 
@@ -173,13 +174,11 @@ CONDITIONS = [
     Case("noexec 2", {"HOST-FOLDER"}, ["node2"],
          ["node2: no program can run in the folder of temporary files"], BREAKING, times=3),
     Case("pin 2 1", {"HOST-CPUSET"}, ["node2"],
-         ["node2: of the CPUs that Ray counts, 1 cannot be used by a worker"], BREAKING, times=3),
+         ["node2: a worker can use 0.5 of the CPUs that Ray counts"], BREAKING, times=3),
     Case("limits", {"HOST-LIMIT"}, ["node1", "node2"],
          ["node1: a worker may use 12884901888 bytes of addresses",
           "node2: a worker may write files of 268435456 bytes"], BREAKING,
          planted=["limit 1 addresses 12288", "limit 2 fsize 256"], times=3),
-    Case("same-name 0 2", {"HOST-SAME-NAME"}, ["node0", "node2"],
-         ["node0, node2: other machines with its host name: 1"], BREAKING, times=3),
     Case("drain 2", {"HOST-DRAINED"}, ["node2"], ["node2: being drained, takes no work"], {"nodes"},
          arguments=["probes/hosts"], times=3),
     Case("just enough", near=("HOSTS.breaking_conditions",), times=3,
@@ -187,7 +186,7 @@ CONDITIONS = [
                   "setting 1 net/ipv4/ip_local_port_range '20000 60999'"]),
     Case("only noted", near=("HOSTS.breaking_conditions",), times=3,
          planted=["setting 1 net/ipv4/ip_local_port_range '10002 19999'",
-                  "variable 2 http_proxy http://proxy.invalid:3128"],
+                  "variable 2 http_proxy http://proxy.invalid:3128", "same-name 0 2"],
          also=(notes_the_ports_and_the_proxy,)),
 ]  # fmt: skip
 

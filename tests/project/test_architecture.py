@@ -121,7 +121,7 @@ def test_every_finding_code_used_is_in_the_catalogue() -> None:
     kinds = "|".join(sorted({code.split("-")[0] for code in CATALOGUE}))
     tables = (*read_phrases(), *read_rows(), *read_table().rows.values())
     used = {row.code for row in tables} - {""}
-    for path in (REPO / "probes").rglob("*.py"):
+    for path in (*(REPO / "probes").rglob("*.py"), *(REPO / "scaling").rglob("*.py")):
         used |= set(re.findall(rf'"((?:{kinds})-[A-Z-]+)"', path.read_text()))
     assert used == set(CATALOGUE)
 

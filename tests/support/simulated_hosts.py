@@ -226,7 +226,8 @@ class StandInHosts:
     def known_nodes(self) -> list[dict[str, Any]]:
         alive = [{**node, "alive": True} for node in self.known]
         gone = [{"id": name, "name": name, "alive": False} for name in self.lost]
-        drained = [{"id": n, "name": n, "alive": False, "drained": True} for n in self.drained]
+        state = {"alive": False, "drained": True, "resources": {"GPU": 8.0}}
+        drained = [{"id": name, "name": name, **state} for name in self.drained]
         return [*alive, *gone, *drained]
 
     def read_facts(self, nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:

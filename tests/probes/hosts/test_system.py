@@ -213,6 +213,7 @@ def test_nodes_without_facts_prove_nothing() -> None:
     result = run_system(cluster, **RDMA)
     names = [f"{name} {node}" for name in ALL for node in ("n0", silent["name"])]
     names += [f"rdma_closed {silent['name']}", "image_differences cluster"]
+    names += [f"breaking_conditions {silent['name']}"]
     assert not_passed(result) == dict.fromkeys(names, "UNPROVEN")
     assert result.coverage == "2 of 3 nodes answered"
     cluster.facts.clear()
