@@ -321,6 +321,17 @@ def links_between(leaves: Sequence[Sequence[str]], links: Iterable[Link]) -> lis
     return [link for link, a, b in ends if a is not None and b is not None and a != b]
 
 
+def without_uplinks(
+    lossy: FaultSearchResult, found: FaultSearchResult, alone: Mapping[Link, float]
+) -> FaultSearchResult:
+    """Return the search for lossy links without those over a slow or crowded uplink of `found`.
+
+    The queues of such an uplink are full, so it loses packets as well.
+    """
+    between = links_between(find_leaves(found), lossy.slow_links)
+    return without_links(lossy, [*between, *crowded_links(found, alone)])
+
+
 def without_links(found: FaultSearchResult, links: Sequence[Link]) -> FaultSearchResult:
     """Return the search without these slow links."""
     explained = {*links}

@@ -380,7 +380,12 @@ def judge_loss(
             note += COUNTED_BY.format(check.LOST_PACKETS)
         record_worst(measure, check.LOST_PACKETS, links, note)
         record_worst(measure, check.LOST_PACKETS, shares, note)
-    measure.explain(find_loss(pairs.lossy, pairs.lost, in_sweep, max_lost, unstable))
+    measure.explain(find_loss(lossy_alone(pairs), pairs.lost, in_sweep, max_lost, unstable))
+
+
+def lossy_alone(pairs: PairSearch) -> FaultSearchResult:
+    """Return the search for lossy links without those that an uplink explains."""
+    return detect.without_uplinks(pairs.lossy, pairs.speed, pairs.alone)
 
 
 def name_links(lost: Mapping[Link, float | None]) -> dict[str, float | None]:
@@ -454,4 +459,4 @@ def unexplained(pairs: PairSearch, off: Mapping[Link, str]) -> FaultSearchResult
     These have findings of their own.
     """
     rest = detect.without_ports(pairs.speed, pairs.lossy.slow_nodes)
-    return detect.without_links(rest, [*pairs.lossy.slow_links, *off])
+    return detect.without_links(rest, [*lossy_alone(pairs).slow_links, *off])

@@ -53,7 +53,7 @@ BUDGET = {
     "probes/contract": 1665,  # kinds of nodes; a key names its parts; limits by size; one node
     "probes/environment": 835,  # boards without NVLink; what slows or hangs every job
     # NVLink by domain; ports on which RDMA alone passes.
-    "probes/fabric": 3728,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
+    "probes/fabric": 3735,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
     "probes/faults": 333,
     "probes/gang": 2036,  # strategies on one ordered node
     "probes/hosts": 5566,  # what a contract agrees on is a note; which Xids follow a kill

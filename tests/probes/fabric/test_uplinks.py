@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from probes.fabric import judge, node_pairs
+from probes.fabric import judge, links, node_pairs
 from probes.fabric.detect import (
     crowd_finding,
     crowded_links,
@@ -24,6 +24,8 @@ from scaling.collectives.fault_search import (
     search_faults,
     search_rails,
 )
+from tests.probes.fabric.links.test_judge import MAX_LOST, Gang, sweep
+from tests.support.controls import recorder
 from tests.support.simulated_links import Cluster
 
 
@@ -243,3 +245,23 @@ def test_a_search_for_leaves_that_fails_names_none_and_says_so(
     assert rig.told == []
     reason = "seatrial could not find groups of nodes that share a switch: rank 3 on n3 died"
     assert rig.said == [reason]
+
+
+LEAF_OF = {f"n{node}": node // 3 for node in range(6)}
+
+
+def codes_of(lossy: set[Link], uplink: float) -> set[str]:
+    """Codes for two leaves whose links between them have this speed; some links lose packets."""
+    speed = {(a, b): uplink for a in LEAF_OF for b in LEAF_OF if LEAF_OF[a] != LEAF_OF[b]}
+    gang = Gang(6, lambda a, b: 0.03 if (a, b) in lossy else 0.0, speed=speed)
+    measure, pairs = recorder("FABRIC"), gang.search()
+    links.judge_loss(sweep(gang), pairs, MAX_LOST, [], measure)
+    judge.explain_uplinks(measure, links.unexplained(pairs, {}), pairs.alone)
+    return {one.code for one in measure.result("finished", 1.0).findings}
+
+
+def test_packets_that_a_full_uplink_loses_accuse_no_link() -> None:
+    over = {("n0", "n4"), ("n5", "n1")}
+    assert codes_of(over, uplink=0.01) == {"FAB-SLOW-UPLINK"}
+    assert codes_of({*over, ("n0", "n1")}, uplink=0.01) == {"FAB-SLOW-UPLINK", "FAB-LOSS"}
+    assert codes_of(over, uplink=0.1) == {"FAB-LOSS"}
