@@ -46,7 +46,9 @@ def node_table(nodes: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
         for number, name in enumerate(names(nodes))
     ]
     monkeypatch.setattr(ray, "nodes", lambda: rows)
+    monkeypatch.setattr("probes.cluster.cluster.read_draining", dict)
     cluster = object.__new__(Cluster)
+    cluster.kind = "ray"
     return lambda: (cluster.size, cluster.gpus_by_node, cluster.bystanders, cluster.node_names)
 
 

@@ -134,7 +134,7 @@ CASES: list[
     (
         finding("ENV-HARMFUL", "env", ["node0", "node3"], names={"variable": "NCCL_IB_DISABLE"}),
         "Correct NCCL_IB_DISABLE on node0, node3",
-        "node0$ grep -s NCCL_IB_DISABLE /etc/nccl.conf",
+        "node0$ grep -s NCCL_IB_DISABLE /root/.nccl.conf /etc/nccl.conf",
         "NCCL_IB_DISABLE no longer has the value that this finding names.",
     ),
     (

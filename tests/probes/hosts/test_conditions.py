@@ -341,6 +341,7 @@ def test_a_cache_elsewhere_is_looked_into(monkeypatch: pytest.MonkeyPatch, tmp_p
     """Hardened machines mount /tmp with noexec, and set the folder of torch's cache."""
     monkeypatch.setattr(conditions, "read_session", lambda: ("session", "/proc"))
     monkeypatch.setattr(conditions.system_facts, "find_temporary_folder", lambda: "/proc")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # torch sets it at its import
     before = conditions.read_folders()
     assert before["torch cache path"] == "/proc"
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
