@@ -249,8 +249,8 @@ class JobDriver:
         self.streams = []
         return results
 
-    def withdraw(self) -> None:
-        """Kill the actors that wait for room."""
+    def withdraw(self) -> int:
+        """Kill the actors that wait for room; return how many did."""
         import ray
 
         calls = [actor.location.remote() for actor in self.actors]
@@ -259,6 +259,7 @@ class JobDriver:
         for actor in waiting:
             ray.kill(actor)
             self.actors.remove(actor)
+        return len(waiting)
 
     def release(self) -> None:
         """Give everything back."""

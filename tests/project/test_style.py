@@ -55,7 +55,7 @@ BUDGET = {
     # NVLink by domain; ports on which RDMA alone passes.
     "probes/fabric": 3735,  # NVLink by domain; rails at once and both ways; ports of RDMA alone
     "probes/faults": 333,
-    "probes/gang": 2036,  # strategies on one ordered node
+    "probes/gang": 2037,  # strategies on one ordered node
     "probes/hosts": 5566,  # what a contract agrees on is a note; which Xids follow a kill
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
