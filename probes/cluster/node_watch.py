@@ -31,6 +31,7 @@ REASONS = {
     3: "drained because its machine is preempted",
     4: "the autoscaler ended it because it was idle",
 }
+UNEXPECTED = 2  # no drain and no `ray stop`
 IDLE = 4  # a choice of the autoscaler, which takes nothing from anybody: no loss
 
 

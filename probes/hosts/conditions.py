@@ -16,8 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
+
+from pydantic import model_validator
 
 from probes.check.judging import ask_victim, explain_alike, plant, record_each
 from probes.check.recorder import Recorder
@@ -25,6 +27,7 @@ from probes.cluster import system_facts
 from probes.cluster.ask import make_unique_token
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_facts import usable_cpus
+from probes.cluster.node_watch import UNEXPECTED
 from probes.cluster.ray_internals import read_session
 from probes.cluster.variables import SET, withhold
 from probes.contract.contract import ClusterTerms
@@ -42,7 +45,6 @@ WRITTEN_BYTES = 2**30  # of one file on a local disk
 WRITTEN_ELSEWHERE = 2**24  # on tmpfs, whose files take memory of jobs, and on file servers
 DISKS = ("ext4", "xfs", "btrfs")  # they allocate a file without writing its blocks
 WRITTEN = ("temporary", "session", "shared memory")  # folders for large files
-UNEXPECTED = 2  # reason of a node's death in Ray's NodeDeathInfo: no drain and no `ray stop`
 RAY_PORTS = (10002, 19999)  # of workers: Ray's defaults, min_worker_port and max_worker_port
 CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 ABSENT = "not there"  # in place of a reading that another node has
@@ -62,13 +64,17 @@ class Condition(ClosedTable):
     because: str
     threads: list[str]
 
-    @property
+    @cached_property
     def limit(self) -> Limit:
-        """Limit of the reading.  Raises ValueError if the row has none, or two of them."""
-        limit = Limit(low=self.low, high=self.high, one_of=self.one_of, because=self.because)
-        if limit.one_of is None and limit.low is None and limit.high is None:
-            raise ValueError(f"{self.of}: expected `low`, `high` or `one_of`, found none")
-        return limit
+        """Limit of the reading."""
+        return Limit(low=self.low, high=self.high, one_of=self.one_of, because=self.because)
+
+    @model_validator(mode="after")
+    def _check_limit(self) -> Condition:
+        """Reject a row that has no limit; Limit rejects one that has two."""
+        if self.limit.one_of is None and self.limit.low is None and self.limit.high is None:
+            raise ValueError("expected `low`, `high` or `one_of`, found none")
+        return self
 
     def judge(self, value: str | None) -> Verdict:
         """Judge a reading; UNPROVEN where there is none."""
@@ -90,11 +96,8 @@ class Conditions(ClosedTable):
 
 @cache
 def read_table() -> Conditions:
-    """Read the file of conditions, once.  Raises TableError, or ValueError for a row."""
-    table = validate(Conditions, read_tables(TABLE), str(TABLE))
-    for row in table.rows.values():
-        assert row.limit
-    return table
+    """Read the file of conditions, once.  Raises TableError."""
+    return validate(Conditions, read_tables(TABLE), str(TABLE))
 
 
 def read_conditions(salt: str, file_bytes: int, ray_cpus: float) -> Facts:
@@ -153,7 +156,7 @@ def read_process(proc: str = "/proc/self") -> Readings:
     status = system_facts.parse_status(Path(proc, "status").read_text())
     names, mask = ("CapEff", "CapBnd", "Seccomp", "NoNewPrivs"), os.umask(0o022)
     os.umask(mask)
-    clock = {"clock source": system_facts.read_text(Path(CLOCK_SOURCE))}
+    clock = system_facts.read_text(Path(CLOCK_SOURCE))
     policies = {getattr(os, name): name for name in dir(os) if name.startswith("SCHED_")}
     return {
         **{name: status[name] for name in names if name in status},
@@ -162,7 +165,7 @@ def read_process(proc: str = "/proc/self") -> Readings:
         "scheduler": policies.get(os.sched_getscheduler(0) & 0xF, "unknown"),
         "niceness": str(os.getpriority(os.PRIO_PROCESS, 0)),
         "oom_score_adj": system_facts.read_text(Path(proc, "oom_score_adj")),
-        **{name: text for name, text in clock.items() if text},
+        **({"clock source": clock} if clock else {}),
     }
 
 

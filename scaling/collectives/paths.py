@@ -6,7 +6,7 @@ A pair is two ports of one rail, sorted.  Rails are lists of ports.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations, islice
 from typing import Any, NamedTuple
 
 from scaling.collectives.fault_search import Pair, near_round, plan_rounds
@@ -33,13 +33,14 @@ def unmet_rounds(
     near = near_round(rails)
     known = {*map(frozenset, near)}  # a pair meets once in a job
     plan = plan_rounds([sorted(sorted(rail), key=len) for rail in rails])  # the same in each run
-    rounds = [[pair for pair in pairs if frozenset(pair) not in known] for pairs in plan]
-    known |= {*map(frozenset, met)}
-    unmet = ([pair for pair in pairs if frozenset(pair) not in known] for pairs in rounds)
-    chosen = [pairs for pairs in unmet if pairs][:most]
-    if chosen and len(chosen[0]) < len(rounds[0]):
-        left = ([pair for pair in pairs if pair not in rounds[0]] for pairs in chosen)
-        chosen = [rounds[0], *filter(None, left)]
+    rounds = ([pair for pair in pairs if frozenset(pair) not in known] for pairs in plan)
+    far, met_before = next(rounds, []), {*map(frozenset, met)}
+    every = chain([far], rounds)  # as lazy as the plan: 4,096 nodes have 8 million pairs
+    unmet = ([pair for pair in pairs if frozenset(pair) not in met_before] for pairs in every)
+    chosen = [*islice(filter(None, unmet), most)]
+    if chosen and len(chosen[0]) < len(far):
+        left = ([pair for pair in pairs if pair not in far] for pairs in chosen)
+        chosen = [far, *filter(None, left)]
     return [near, *chosen]
 
 

@@ -38,8 +38,8 @@ CHANGES = {
 }
 DANGEROUS = re.compile(r"(?:rm|mkfs|dd|reboot|shutdown|fdisk|wipefs|parted|poweroff|ray stop)\b")
 SOFTWARE = re.compile(r"RESTART-|ENV-|HOST-STORAGE-|FAB-UNKNOWN-NET|SCALE-(?:TOKENS|EFFICIENCY)")
-ONE_LIMIT = {"INIT-MEMLOCK", "HOST-OPEN-FILES", "HOST-LOCKED-MEMORY", "HOST-STACK"}
-ONE_LIMIT |= {"HOST-LIMIT", "HOST-SETTING"}
+ONE_LIMIT = {"INIT-MEMLOCK", "HOST-OPEN-FILES", "HOST-LOCKED-MEMORY", "HOST-STACK",
+             "HOST-LIMIT", "HOST-SETTING"}  # fmt: skip
 ONE_READER = {"FAB-LINK-TYPES", "HOST-EXTRA"}
 
 

@@ -47,7 +47,7 @@ BUDGET = {
     # MPS has a server on each GPU.
     # AMD's GPUs are refused.
     # Pairs that met before.
-    "probes/cluster": 3364,  # who tries whom; ranks are kept; what joins no group
+    "probes/cluster": 3365,  # who tries whom; ranks are kept; what joins no group
     # Keys of a contract say what holds without them.
     # The limit of all-to-all by nodes; what a contract lacks, for three commands.
     "probes/contract": 1665,  # kinds of nodes; a key names its parts; limits by size; one node
@@ -90,7 +90,7 @@ BUDGET = {
     # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
     # A failed measure has its criterion's sentence on the terminal, too.
     "reports": 6874,  # facts of nodes in several lines; the commands of a submitted run
-    "scaling": 3027,  # which pairs met, over several runs; groups that are kept; a short ladder
+    "scaling": 3028,  # which pairs met, over several runs; groups that are kept; a short ladder
     "seatrial": 57,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

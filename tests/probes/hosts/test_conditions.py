@@ -242,7 +242,7 @@ def test_a_row_without_one_limit_is_an_error(keys: dict[str, Any]) -> None:
         "threads": [],
     }
     with pytest.raises(ValueError, match=r"limit|expected"):
-        Condition(**row, **keys).limit  # noqa: B018  (a property that raises)
+        Condition(**row, **keys).judge("1")
 
 
 def test_a_file_with_an_unknown_key_is_an_error(
